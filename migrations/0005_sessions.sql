@@ -198,7 +198,7 @@ begin
       from compass.runner_leases l
      where l.fleet = any (p_fleets) and l.expires_at > clock_timestamp()
      order by l.sessions, l.runner_id limit 1
-       for update skip locked;
+       for update;
     update compass.runner_leases l set sessions = l.sessions + 1 where l.runner_id = runner_pick.runner_id;
 end
 $$;
