@@ -166,18 +166,22 @@ begin
 end
 $$;
 
--- runner_expire() judges again under the lease's row lock and raises the incarnation, so that whatever the old process
--- still sends is refused. Returns false where the lease is alive or unknown. The caller has seen one full lease of health.
-create function compass.runner_expire(p_id text) returns boolean
+-- runner_expire() judges again under the Runner's row lock and raises the incarnation, so that whatever the old process
+-- still sends is refused. p_probe is this database's time at the caller's last look at a healthy Postgres and NATS: a
+-- caller that was frozen between its verdict and this statement, so that the look is older than p_fresh, expires nothing.
+-- Returns false then, and where the lease is alive or unknown. Locks runners before runner_leases, as runner_hello() does.
+create function compass.runner_expire(p_id text, p_probe timestamptz, p_fresh interval) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
     raised bigint;
 begin
+    perform from compass.runners r where r.id = p_id for update;
     perform from compass.runner_leases l where l.runner_id = p_id for update;
     select greatest(l.incarnation + 1, compass.number()) into raised
-      from compass.runner_leases l where l.runner_id = p_id and l.expires_at <= clock_timestamp();
+      from compass.runner_leases l
+     where l.runner_id = p_id and l.expires_at <= clock_timestamp() and p_probe >= clock_timestamp() - p_fresh;
     if raised is null then
         return false;
     end if;
@@ -205,8 +209,8 @@ $$;
 
 revoke all on function compass.runner_issue_token(bytea, text), compass.runner_enroll(bytea, text, text),
     compass.runner_find(text), compass.runner_hello(text, interval), compass.runner_renew(text, bigint, interval, integer),
-    compass.runner_expire(text), compass.runner_pick(text[]) from public;
+    compass.runner_expire(text, timestamptz, interval), compass.runner_pick(text[]) from public;
 grant execute on function compass.runner_issue_token(bytea, text) to ${app}, ${provision};
 grant execute on function compass.runner_enroll(bytea, text, text), compass.runner_find(text), compass.runner_hello(text, interval),
     compass.runner_renew(text, bigint, interval, integer), compass.runner_pick(text[]) to ${app};
-grant execute on function compass.runner_expire(text) to ${system};
+grant execute on function compass.runner_expire(text, timestamptz, interval) to ${system};
