@@ -1,0 +1,222 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// CompassServer runs Compass on a Postgres, with a NATS of its own.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=cserver,categories=compass
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Schema",type=integer,JSONPath=`.status.schema.version`
+// +kubebuilder:printcolumn:name="NATS",type=string,JSONPath=`.status.nats.version`
+// +kubebuilder:printcolumn:name="Servers",type=integer,JSONPath=`.status.availableServers`
+// +kubebuilder:printcolumn:name="Tenants",type=integer,JSONPath=`.status.tenants`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && !self.metadata.name.contains('.')",message="metadata.name: at most 40 characters and no dots, because names of children are derived from it"
+type CompassServer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   CompassServerSpec   `json:"spec"`
+	Status CompassServerStatus `json:"status,omitempty"`
+}
+
+// CompassServerList is a list of CompassServers.
+// +kubebuilder:object:root=true
+type CompassServerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CompassServer `json:"items"`
+}
+
+// CompassServerSpec is what a user asks for.
+type CompassServerSpec struct {
+	// Image of the Servers and delivery workers. Default: the operator's own registry, tag and pull policy.
+	// +optional
+	Image ImageSpec `json:"image,omitempty"`
+
+	Database DatabaseSpec `json:"database"`
+
+	// +kubebuilder:default={}
+	// +optional
+	NATS NATSSpec `json:"nats,omitempty"`
+
+	// +kubebuilder:default={}
+	// +optional
+	Server ServerSpec `json:"server,omitempty"`
+
+	// +kubebuilder:default={}
+	// +optional
+	Telemetry TelemetrySpec `json:"telemetry,omitempty"`
+
+	// +kubebuilder:default=Retain
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// ImageSpec names a container image; what is empty comes from the operator's own.
+type ImageSpec struct {
+	// +kubebuilder:validation:MaxLength=255
+	// +optional
+	Repository string `json:"repository,omitempty"`
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Tag string `json:"tag,omitempty"`
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	// +optional
+	PullPolicy corev1.PullPolicy `json:"pullPolicy,omitempty"`
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	PullSecrets []corev1.LocalObjectReference `json:"pullSecrets,omitempty"`
+}
+
+// DatabaseSpec names the Postgres that holds everything.
+// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",message="spec.database.name is immutable: make another CompassServer and move its tenants"
+type DatabaseSpec struct {
+	// AdminSecretRef names a Secret with either uri, or host, port, username, password, [database], [sslmode] and
+	// [ca.crt]. The login needs CREATEROLE and CREATEDB and must not be a superuser.
+	AdminSecretRef LocalReference `json:"adminSecretRef"`
+	// Name of the database; it is made if absent. Roles carry it as a prefix.
+	// +kubebuilder:validation:Pattern=`^[a-z][a-z0-9_]{0,39}$`
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('pg_') && !(self in ['postgres', 'template0', 'template1'])",message="spec.database.name: reserved by Postgres"
+	// +kubebuilder:default=compass
+	// +optional
+	Name string `json:"name,omitempty"`
+	// MaxConnections of each Server and worker process.
+	// +kubebuilder:validation:Minimum=4
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=20
+	// +optional
+	MaxConnections int32 `json:"maxConnections,omitempty"`
+}
+
+// NATSMode says who runs NATS.
+// +kubebuilder:validation:Enum=Managed
+type NATSMode string
+
+// NATSModeManaged: the operator runs a StatefulSet.
+const NATSModeManaged NATSMode = "Managed"
+
+// NATSSpec says which NATS carries references and commands.
+type NATSSpec struct {
+	// +kubebuilder:default=Managed
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.nats.mode is immutable"
+	// +optional
+	Mode NATSMode `json:"mode,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	Managed ManagedNATSSpec `json:"managed,omitempty"`
+}
+
+// ManagedNATSSpec shapes the NATS that the operator runs: one server in operator mode with JetStream on a volume.
+type ManagedNATSSpec struct {
+	// +kubebuilder:default={}
+	// +optional
+	Storage StorageSpec `json:"storage,omitempty"`
+	// SyncInterval is how long an acknowledged reference may live in the page cache alone, or "always". A lost one costs
+	// latency, never a message.
+	// +kubebuilder:validation:XValidation:rule="self == 'always' || (duration(self) >= duration('10ms') && duration(self) <= duration('2m'))",message="spec.nats.managed.syncInterval: a duration from 10ms to 2m, or always"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:default="100ms"
+	// +optional
+	SyncInterval string `json:"syncInterval,omitempty"`
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// StorageSpec asks for a volume.
+// +kubebuilder:validation:XValidation:rule="self.size == oldSelf.size && self.className == oldSelf.className",message="spec.nats.managed.storage is immutable: a StatefulSet cannot change its volumes"
+type StorageSpec struct {
+	// +kubebuilder:default="5Gi"
+	// +optional
+	Size resource.Quantity `json:"size,omitempty"`
+	// ClassName of the volume; empty means the cluster's default class.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:default=""
+	// +optional
+	ClassName string `json:"className"`
+}
+
+// ServerSpec shapes the Deployment and Service of the Servers.
+type ServerSpec struct {
+	// Replicas; absent means that somebody else, such as an autoscaler, owns the number.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	Service ServiceSpec `json:"service,omitempty"`
+}
+
+// ServiceSpec shapes a Service.
+type ServiceSpec struct {
+	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
+	// +kubebuilder:default=ClusterIP
+	// +optional
+	Type corev1.ServiceType `json:"type,omitempty"`
+	// +kubebuilder:validation:MaxProperties=64
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// TelemetrySpec says where traces go and how much is logged.
+type TelemetrySpec struct {
+	// OTLPEndpoint is a gRPC collector, host:port; empty means no traces are sent.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	OTLPEndpoint string `json:"otlpEndpoint,omitempty"`
+	// +kubebuilder:validation:Enum=debug;info;warn;error
+	// +kubebuilder:default=info
+	// +optional
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// CompassServerStatus is what was seen.
+type CompassServerStatus struct {
+	Status `json:",inline"`
+
+	// +optional
+	Schema *SchemaStatus `json:"schema,omitempty"`
+	// +optional
+	NATS *NATSStatus `json:"nats,omitempty"`
+	// Endpoint of the Connect API inside the cluster.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+	// AvailableServers is how many Server pods are available.
+	// +optional
+	AvailableServers int32 `json:"availableServers,omitempty"`
+	// Tenants that the database holds, the system tenant not counted.
+	// +optional
+	Tenants int64 `json:"tenants,omitempty"`
+	// Streams that refer to this server.
+	// +optional
+	Streams int32 `json:"streams,omitempty"`
+}
+
+// SchemaStatus tells the version of the database's schema, and the newest that this operator has.
+type SchemaStatus struct {
+	Version int32 `json:"version"`
+	Latest  int32 `json:"latest"`
+}
+
+// NATSStatus is what the NATS servers said of themselves.
+type NATSStatus struct {
+	// Version of the oldest server.
+	Version string `json:"version"`
+	// OperatorKey is the public key of the operator that the servers trust.
+	OperatorKey string `json:"operatorKey"`
+	// Servers that answered.
+	Servers int32 `json:"servers"`
+}

@@ -1,0 +1,144 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// CompassTenant is a tenant of a CompassServer.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=ctenant,categories=compass
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.spec.serverRef.name`
+// +kubebuilder:printcolumn:name="Slug",type=string,JSONPath=`.status.slug`
+// +kubebuilder:printcolumn:name="Stream",type=string,JSONPath=`.status.stream`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && !self.metadata.name.contains('.')",message="metadata.name: at most 40 characters and no dots, because names of children are derived from it"
+// +kubebuilder:validation:XValidation:rule="has(self.spec.slug) || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?$')",message="metadata.name is not a slug: set spec.slug"
+type CompassTenant struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   CompassTenantSpec   `json:"spec"`
+	Status CompassTenantStatus `json:"status,omitempty"`
+}
+
+// CompassTenantList is a list of CompassTenants.
+// +kubebuilder:object:root=true
+type CompassTenantList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CompassTenant `json:"items"`
+}
+
+// CompassTenantSpec is what a user asks for.
+// +kubebuilder:validation:XValidation:rule="has(self.slug) == has(oldSelf.slug) && (!has(self.slug) || self.slug == oldSelf.slug)",message="spec.slug is immutable"
+// +kubebuilder:validation:XValidation:rule="self.serverRef == oldSelf.serverRef",message="spec.serverRef is immutable: a tenant moves between databases, not between servers"
+type CompassTenantSpec struct {
+	ServerRef ServerReference `json:"serverRef"`
+	// Slug is the tenant's name among people, unique in its server. Default: metadata.name.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="!(self in ['all', 'bcast', 'client', 'compass', 'dlq', 'q', 'runner', 'shared', 'system', 'worker'])",message="spec.slug: a reserved word"
+	// +optional
+	Slug string `json:"slug,omitempty"`
+	// +kubebuilder:validation:MaxLength=200
+	// +optional
+	DisplayName string `json:"displayName,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	Limits TenantLimits `json:"limits,omitempty"`
+	// +kubebuilder:default=Retain
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// TenantLimits keep one tenant from crowding out the others.
+type TenantLimits struct {
+	// +kubebuilder:default={}
+	// +optional
+	Messages MessageLimits `json:"messages,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	Database DatabaseLimits `json:"database,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	NATS AccountLimits `json:"nats,omitempty"`
+}
+
+// MessageLimits are applied by each Server at its edge.
+type MessageLimits struct {
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:default=50
+	// +optional
+	PerSecond int32 `json:"perSecond,omitempty"`
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:default=200
+	// +optional
+	Burst int32 `json:"burst,omitempty"`
+	// MaxBytes of one message.
+	// +kubebuilder:default="256Ki"
+	// +optional
+	MaxBytes resource.Quantity `json:"maxBytes,omitempty"`
+}
+
+// DatabaseLimits are applied by each process to the tenant's statements.
+type DatabaseLimits struct {
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('5m')",message="spec.limits.database.statementTimeout: a duration from 100ms to 5m"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:default="5s"
+	// +optional
+	StatementTimeout string `json:"statementTimeout,omitempty"`
+	// Transactions at the same time, per process.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=10
+	// +optional
+	Transactions int32 `json:"transactions,omitempty"`
+}
+
+// AccountLimits are those of the tenant's NATS account.
+type AccountLimits struct {
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:default=20
+	// +optional
+	Connections *int64 `json:"connections,omitempty"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:default=1000
+	// +optional
+	Subscriptions *int64 `json:"subscriptions,omitempty"`
+	// Payload of one NATS message.
+	// +kubebuilder:default="64Ki"
+	// +optional
+	Payload resource.Quantity `json:"payload,omitempty"`
+}
+
+// CompassTenantStatus is what was seen.
+type CompassTenantStatus struct {
+	Status `json:",inline"`
+
+	// Slug in use.
+	// +optional
+	Slug string `json:"slug,omitempty"`
+	// TenantID is the id of the tenant's row, and the token of its subjects.
+	// +optional
+	TenantID string `json:"tenantID,omitempty"`
+	// Account is the public key of the tenant's NATS account.
+	// +optional
+	Account string `json:"account,omitempty"`
+	// Stream is the DeliveryStream that carries the tenant; empty where none does.
+	// +optional
+	Stream string `json:"stream,omitempty"`
+	// +optional
+	Secrets TenantSecrets `json:"secrets,omitempty"`
+}
+
+// TenantSecrets names the Secrets that were published for the tenant, in its namespace.
+type TenantSecrets struct {
+	// API holds url, token and ca.crt of the tenant's admin account.
+	// +optional
+	API string `json:"api,omitempty"`
+}

@@ -1,0 +1,105 @@
+package v1alpha1
+
+// Condition types. Every one is positive: True means that it was looked at in this pass and is so.
+const (
+	// ConditionReady sums up: any False is False, else any Unknown or missing is Unknown, else True.
+	ConditionReady = "Ready"
+
+	// ConditionDatabaseReady (CompassServer, CompassTenant): database, roles and grants are as they should be; for a tenant,
+	// its row is.
+	ConditionDatabaseReady = "DatabaseReady"
+	// ConditionSchemaReady (CompassServer): every migration of this operator is applied and the audit found nothing.
+	ConditionSchemaReady = "SchemaReady"
+	// ConditionFabricReady (CompassServer): every NATS server holds our accounts, and a probe user connected.
+	ConditionFabricReady = "FabricReady"
+	// ConditionServerAvailable (CompassServer): enough Server pods are available.
+	ConditionServerAvailable = "ServerAvailable"
+
+	// ConditionServerAccepted (CompassTenant): the server exists, is ready and takes tenants from this namespace.
+	ConditionServerAccepted = "ServerAccepted"
+	// ConditionAccountReady (CompassTenant): the NATS account is on every server, read back.
+	ConditionAccountReady = "AccountReady"
+	// ConditionCredentialsReady (CompassTenant): the Secrets are published and what they hold works.
+	ConditionCredentialsReady = "CredentialsReady"
+	// ConditionDelivering (CompassTenant): a DeliveryStream carries the tenant.
+	ConditionDelivering = "Delivering"
+
+	// ConditionTenantsPlaced (DeliveryStream): every tenant that the stream asks for is placed on it.
+	ConditionTenantsPlaced = "TenantsPlaced"
+	// ConditionStreamReady (DeliveryStream): the JetStream stream is as it should be.
+	ConditionStreamReady = "StreamReady"
+	// ConditionDeadLetterReady (DeliveryStream): the dead-letter stream is as it should be.
+	ConditionDeadLetterReady = "DeadLetterReady"
+	// ConditionConsumerReady (DeliveryStream): the durable consumer is as it should be.
+	ConditionConsumerReady = "ConsumerReady"
+	// ConditionWorkerAvailable (DeliveryStream): the worker's pod is available, or the stream is suspended.
+	ConditionWorkerAvailable = "WorkerAvailable"
+	// ConditionSingleWriter (DeliveryStream): one worker holds the lease.
+	ConditionSingleWriter = "SingleWriter"
+)
+
+// Reasons. Their form shows their class: a state; WaitingFor… when another must move first; …Unreachable and …Failed when
+// we could not tell and try again; Invalid…, …Conflict and Reserved… when this generation cannot work.
+const (
+	// ReasonApplied: it is as the spec asks, seen in this pass.
+	ReasonApplied = "Applied"
+	// ReasonAvailable: pods are available.
+	ReasonAvailable = "Available"
+	// ReasonSuspended: the spec asks for no worker.
+	ReasonSuspended = "Suspended"
+	// ReasonPaused: the object carries the paused annotation; nothing is written.
+	ReasonPaused = "Paused"
+	// ReasonDeleting: the object is being deleted.
+	ReasonDeleting = "Deleting"
+	// ReasonDeletionBlocked: the message says what the deletion waits for, and how to let go of it.
+	ReasonDeletionBlocked = "DeletionBlocked"
+
+	// ReasonWaitingForDependency: an earlier step of the same object is not done.
+	ReasonWaitingForDependency = "WaitingForDependency"
+	// ReasonWaitingForServer: the CompassServer does not exist or is not ready.
+	ReasonWaitingForServer = "WaitingForServer"
+	// ReasonWaitingForSecret: a referenced Secret does not exist or lacks a key.
+	ReasonWaitingForSecret = "WaitingForSecret"
+	// ReasonWaitingForTenant: a named tenant does not exist.
+	ReasonWaitingForTenant = "WaitingForTenant"
+	// ReasonWaitingForPods: pods are not available yet.
+	ReasonWaitingForPods = "WaitingForPods"
+	// ReasonWaitingForWriter: no worker holds the lease yet.
+	ReasonWaitingForWriter = "WaitingForWriter"
+	// ReasonWaitingForConsent: the server does not take tenants from this namespace.
+	ReasonWaitingForConsent = "WaitingForConsent"
+	// ReasonServerGone: the CompassServer was deleted.
+	ReasonServerGone = "ServerGone"
+	// ReasonNoStream: no DeliveryStream carries the tenant; its messages are kept and owed.
+	ReasonNoStream = "NoStream"
+
+	// ReasonDatabaseUnreachable: Postgres does not answer.
+	ReasonDatabaseUnreachable = "DatabaseUnreachable"
+	// ReasonDatabaseAuthFailed: Postgres refuses the admin's credentials.
+	ReasonDatabaseAuthFailed = "DatabaseAuthFailed"
+	// ReasonMigrationFailed: a migration failed; the schema is at the version before it.
+	ReasonMigrationFailed = "MigrationFailed"
+	// ReasonFabricUnreachable: NATS does not answer.
+	ReasonFabricUnreachable = "FabricUnreachable"
+	// ReasonApplyFailed: the Kubernetes API refused or failed a write.
+	ReasonApplyFailed = "ApplyFailed"
+	// ReasonReconcileFailed: anything else that is tried again.
+	ReasonReconcileFailed = "ReconcileFailed"
+
+	// ReasonInvalidSpec: the spec cannot work; the message says why.
+	ReasonInvalidSpec = "InvalidSpec"
+	// ReasonInvalidSecret: a referenced Secret holds something that cannot work.
+	ReasonInvalidSecret = "InvalidSecret"
+	// ReasonReservedSlug: the slug is a reserved word.
+	ReasonReservedSlug = "ReservedSlug"
+	// ReasonSlugConflict: another CompassTenant owns the slug.
+	ReasonSlugConflict = "SlugConflict"
+	// ReasonDatabaseConflict: another CompassServer owns the database.
+	ReasonDatabaseConflict = "DatabaseConflict"
+	// ReasonTenantConflict: another DeliveryStream claims a tenant.
+	ReasonTenantConflict = "TenantConflict"
+	// ReasonSecretConflict: a Secret of that name exists and is not ours.
+	ReasonSecretConflict = "SecretConflict"
+	// ReasonIdentityConflict: the volume holds the keys of another operator; nothing is overwritten.
+	ReasonIdentityConflict = "IdentityConflict"
+)

@@ -1,0 +1,52 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Annotations that a user may set on any of the kinds.
+const (
+	// AnnotationPaused with the value "true": nothing is written anywhere, and the condition Ready says so.
+	AnnotationPaused = "compass.rigel.build/paused"
+	// AnnotationForceRelease with the value "true": on deletion, let go of what cannot be reached.
+	AnnotationForceRelease = "compass.rigel.build/force-release"
+)
+
+// DeletionPolicy says what becomes of what an object made outside Kubernetes when the object is deleted.
+// +kubebuilder:validation:Enum=Retain;Delete
+type DeletionPolicy string
+
+const (
+	// DeletionPolicyRetain leaves databases, accounts, streams and keys where they are. The default.
+	DeletionPolicyRetain DeletionPolicy = "Retain"
+	// DeletionPolicyDelete removes them, and waits until it has.
+	DeletionPolicyDelete DeletionPolicy = "Delete"
+)
+
+// LocalReference names an object in the same namespace.
+type LocalReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// ServerReference names a CompassServer.
+type ServerReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Name string `json:"name"`
+	// Namespace of the server; empty means the namespace of the referring object. A server in another namespace must
+	// consent with spec.allowedTenants.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// Status is what every kind reports.
+type Status struct {
+	// ObservedGeneration is the newest generation that a whole pass ended without error for.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
