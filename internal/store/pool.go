@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rigelbuild/compass-operator/internal/store/pg"
+)
+
+// pool is one role's connections to one database. It opens at its first use, after the connection has been looked at, so
+// that a database that is down delays its own tenants and nobody else (REQ-239).
+type pool struct {
+	config *pgxpool.Config
+	right  right
+	mode   string // Config.ExecMode
+	vet    func(context.Context, *pgx.Conn) error
+
+	mu   sync.Mutex
+	open *pgxpool.Pool
+}
+
+// right is what a connection is for, and so which role must be behind it.
+type right string
+
+const (
+	rightApp       right = "app"
+	rightSystem    right = "system"
+	rightProvision right = "provision"
+)
+
+// get returns the open pool. Whoever comes first looks at a connection; the others wait for its verdict, bounded by the
+// connect timeout. A bad verdict is not remembered: the next call looks again.
+func (p *pool) get(ctx context.Context) (*pgxpool.Pool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open != nil {
+		return p.open, nil
+	}
+	if err := p.look(ctx); err != nil {
+		return nil, err
+	}
+	open, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), p.config)
+	if err != nil {
+		return nil, err
+	}
+	p.open = open
+	return open, nil
+}
+
+// look checks over one connection that the role is the right one and the schema fits, and finds the exec mode.
+func (p *pool) look(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, p.config.ConnConfig)
+	if err != nil {
+		return interpret(err)
+	}
+	defer conn.Close(ctx)
+	pooler, err := pg.DetectPooler(ctx, conn)
+	if err != nil {
+		return err
+	}
+	mode, err := execMode(p.mode, pooler)
+	if err != nil {
+		return err
+	}
+	if err := p.vet(ctx, conn); err != nil {
+		return err
+	}
+	p.config.ConnConfig.DefaultQueryExecMode = mode
+	return nil
+}
+
+// execMode chooses how statements are sent: named prepared statements are the fastest and need a server connection of
+// their own or a pooler that tracks them; described ones are right everywhere.
+func execMode(want string, pooler pg.Pooler) (pgx.QueryExecMode, error) {
+	named := !pooler.Present || pooler.Tracked
+	switch want {
+	case "":
+		if named {
+			return pgx.QueryExecModeCacheStatement, nil
+		}
+		return pgx.QueryExecModeCacheDescribe, nil
+	case "statement":
+		if named {
+			return pgx.QueryExecModeCacheStatement, nil
+		}
+		return 0, fmt.Errorf("exec mode %q needs a pooler that tracks prepared statements, and this one does not: "+
+			"leave the mode empty, or use PgBouncer 1.21 or later with max_prepared_statements above 0", want)
+	case "describe":
+		return pgx.QueryExecModeCacheDescribe, nil
+	case "exec":
+		return pgx.QueryExecModeExec, nil
+	}
+	return 0, fmt.Errorf("exec mode %q is none of statement, describe, exec and empty", want)
+}
+
+// send sends b as one implicit transaction.
+func (p *pool) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	open, err := p.get(ctx)
+	if err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	return open.SendBatch(ctx, b)
+}
+
+func (p *pool) exec(ctx context.Context, sql string, args []any) (pgconn.CommandTag, error) {
+	open, err := p.get(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	tag, err := open.Exec(ctx, sql, args...)
+	return tag, interpret(err)
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open != nil {
+		p.open.Close()
+	}
+}

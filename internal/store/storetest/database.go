@@ -1,0 +1,134 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store/admin"
+	"github.com/rigelbuild/compass-operator/internal/store/pg"
+	"github.com/rigelbuild/compass-operator/internal/store/schema"
+	"github.com/rigelbuild/compass-operator/migrations"
+)
+
+// Database is a fresh Compass database, made and migrated the way the operator does it, with the URL of each right.
+type Database struct {
+	Server *Server
+	Name   string
+	Roles  naming.Roles
+
+	App       string
+	System    string
+	Provision string
+	// Admin is the operator's URL to this database: it made it and may act as its owner.
+	Admin string
+	// Super is a superuser's, for probes.
+	Super string
+}
+
+const cleanupTimeout = 30 * time.Second
+
+// NewDatabase makes a database with the real migrations; it is dropped when the test ends.
+func NewDatabase(tb testing.TB) *Database {
+	tb.Helper()
+	return NewDatabaseWith(tb, migrations.FS)
+}
+
+// NewDatabaseWith makes a database with other migrations; nil leaves it empty.
+func NewDatabaseWith(tb testing.TB, files fs.FS) *Database {
+	tb.Helper()
+	db := Postgres(tb).newDatabase(tb, "t"+randomName())
+	if files != nil {
+		db.Migrate(tb, files)
+	}
+	return db
+}
+
+func (s *Server) newDatabase(tb testing.TB, name string) *Database {
+	tb.Helper()
+	roles, err := naming.RolesOf(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a, err := admin.New(admin.Options{DSN: s.AdminDSN})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pass := admin.Passwords{App: randomName(), System: randomName(), Provision: randomName()}
+	tb.Cleanup(func() { s.drop(tb, name, roles) })
+	if _, err := a.Ensure(tb.Context(), admin.Spec{Database: name, Passwords: pass}); err != nil {
+		tb.Fatalf("make database: %v", err)
+	}
+	return &Database{
+		Server: s, Name: name, Roles: roles,
+		App: a.DSN(name, roles.App, pass.App), System: a.DSN(name, roles.System, pass.System),
+		Provision: a.DSN(name, roles.Provision, pass.Provision),
+		Admin:     must(WithDatabase(s.AdminDSN, name))(tb), Super: must(WithDatabase(s.SuperDSN, name))(tb),
+	}
+}
+
+// Migrate brings the database to the newest of files.
+func (db *Database) Migrate(tb testing.TB, files fs.FS) {
+	tb.Helper()
+	all, err := schema.Load(files)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r, err := schema.New(schema.Options{DSN: db.Admin, Migrations: all})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := r.Up(tb.Context()); err != nil {
+		tb.Fatalf("migrate: %v", err)
+	}
+}
+
+// Connect opens a connection that is closed when the test ends. Use it for probes, not for what the store does.
+func Connect(tb testing.TB, dsn string) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), dsn)
+	if err != nil {
+		tb.Fatalf("connect: %v", err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	})
+	return conn
+}
+
+// drop leaves the server as it was, so that one given from outside does not fill up.
+func (s *Server) drop(tb testing.TB, name string, roles naming.Roles) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.SuperDSN)
+	if err != nil {
+		tb.Errorf("drop database %s: %v", name, err)
+		return
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, fmt.Sprintf("drop database if exists %s with (force)", pg.Ident(name))); err != nil {
+		tb.Errorf("drop database %s: %v", name, err)
+	}
+	for _, r := range []string{roles.App, roles.System, roles.Provision, roles.Tenant, roles.Owner} {
+		if _, err := conn.Exec(ctx, "drop role if exists "+pg.Ident(r)); err != nil {
+			tb.Errorf("drop role %s: %v", r, err)
+		}
+	}
+}
+
+func must(s string, err error) func(testing.TB) string {
+	return func(tb testing.TB) string {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return s
+	}
+}
