@@ -1,0 +1,129 @@
+package event
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+)
+
+// SubscribeOptions say what a subscription sees.
+type SubscribeOptions struct {
+	Tenant string   // AllTenants for all
+	Names  []Name   // none: every event
+	From   Position // zero: from now
+}
+
+// Subscription reads one tenant's events, or all, in order. Next and Batch are for one goroutine at a time; Close is for any.
+type Subscription struct {
+	bus   *Bus
+	topic *topic
+	names []Name
+
+	cursor uint64
+	lagged bool
+
+	once sync.Once
+	done chan struct{}
+}
+
+// Subscribe begins a subscription. A From that cannot be resumed is told by ErrLagged at the first read. The only error
+// is ErrClosed.
+func (b *Bus) Subscribe(o SubscribeOptions) (*Subscription, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return nil, ErrClosed
+	}
+	s := &Subscription{bus: b, topic: b.topic(o.Tenant), names: slices.Clone(o.Names), cursor: b.seq, done: make(chan struct{})}
+	s.topic.subs++
+	switch {
+	case o.From == Position{}:
+	case o.From.Epoch != b.epoch || o.From.Seq > b.seq:
+		s.lagged = true
+	default:
+		s.cursor = o.From.Seq
+	}
+	return s, nil
+}
+
+// Next returns the next event, and waits for it. Errors: ErrLagged, after which the subscription goes on; ErrClosed; the
+// context's.
+func (s *Subscription) Next(ctx context.Context) (Event, error) {
+	events, err := s.Batch(ctx, 1)
+	if err != nil {
+		return Event{}, err
+	}
+	return events[0], nil
+}
+
+// Batch waits for an event and returns it with those that are there too, at most limit of them, so that a burst is handled
+// as one. Errors as of Next.
+func (s *Subscription) Batch(ctx context.Context, limit int) ([]Event, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("read from bus: limit %d, at least 1 is needed", limit)
+	}
+	for {
+		events, wake, err := s.take(limit)
+		if err != nil || len(events) > 0 {
+			return events, err
+		}
+		select {
+		case <-wake:
+		case <-s.done:
+			return nil, ErrClosed
+		case <-s.bus.closed:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Position returns the place of the last event that was read or passed over: a later Subscribe from it misses none. It
+// belongs to the goroutine that reads.
+func (s *Subscription) Position() Position { return Position{Epoch: s.bus.epoch, Seq: s.cursor} }
+
+// Close ends the subscription and wakes its reader. It may be called twice.
+func (s *Subscription) Close() {
+	s.once.Do(func() {
+		close(s.done)
+		s.bus.mu.Lock()
+		defer s.bus.mu.Unlock()
+		s.topic.subs--
+	})
+}
+
+// take returns what is there, or the channel that the next event closes.
+func (s *Subscription) take(limit int) ([]Event, <-chan struct{}, error) {
+	s.bus.mu.RLock()
+	defer s.bus.mu.RUnlock()
+	select {
+	case <-s.done:
+		return nil, nil, ErrClosed
+	default:
+	}
+	if s.bus.over {
+		return nil, nil, ErrClosed
+	}
+	t := s.topic
+	if s.lagged || s.cursor < t.floor {
+		// From now, not from the oldest that is kept: who reads Postgres afresh after this sees all that came before.
+		s.lagged, s.cursor = false, s.bus.seq
+		return nil, nil, ErrLagged
+	}
+	var events []Event
+	i := sort.Search(len(t.events), func(i int) bool { return t.at(i).Seq > s.cursor })
+	for ; i < len(t.events) && len(events) < limit; i++ {
+		e := t.at(i)
+		s.cursor = e.Seq
+		if len(s.names) == 0 || slices.Contains(s.names, e.Kind) {
+			events = append(events, e)
+		}
+	}
+	if i == len(t.events) { // all is read, so a later resume need not begin at an old event of a silent tenant
+		s.cursor = s.bus.seq
+	}
+	return events, t.wake, nil
+}
