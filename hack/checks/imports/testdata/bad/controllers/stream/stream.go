@@ -1,0 +1,5 @@
+package stream
+
+import (
+	_ "github.com/rigelbuild/compass-operator/internal/naming"
+)

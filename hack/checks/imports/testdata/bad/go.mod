@@ -1,0 +1,3 @@
+module github.com/rigelbuild/compass-operator
+
+go 1.26.0

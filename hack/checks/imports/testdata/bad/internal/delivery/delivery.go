@@ -1,0 +1,5 @@
+package delivery
+
+import (
+	_ "time"
+)

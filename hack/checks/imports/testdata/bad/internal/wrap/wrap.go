@@ -1,0 +1,5 @@
+package wrap
+
+import (
+	_ "sigs.k8s.io/controller-runtime"
+)

@@ -1,0 +1,5 @@
+package config
+
+import (
+	_ "sigs.k8s.io/yaml"
+)

@@ -1,0 +1,5 @@
+package naming
+
+import (
+	_ "strings"
+)

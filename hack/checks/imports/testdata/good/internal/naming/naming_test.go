@@ -1,0 +1,5 @@
+package naming
+
+import (
+	_ "github.com/google/go-cmp/cmp"
+)

@@ -1,0 +1,5 @@
+package pg
+
+import (
+	_ "github.com/jackc/pgx/v5"
+)
