@@ -1,0 +1,127 @@
+package fabric_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fabric/embedded"
+	"github.com/rigelbuild/compass-operator/internal/fabric/fabrictest"
+)
+
+// broker is an embedded server that can go away and come back with the same files. It listens nowhere.
+type broker struct {
+	dir string
+
+	mu sync.Mutex
+	ns *embedded.Server
+}
+
+func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func newBroker(t *testing.T) *broker {
+	t.Helper()
+	b := &broker{dir: t.TempDir()}
+	b.start(t)
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *broker) start(t *testing.T) {
+	t.Helper()
+	ns, err := embedded.Start(embedded.Config{StoreDir: b.dir, Logger: quietLog()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	b.ns = ns
+	b.mu.Unlock()
+}
+
+func (b *broker) stop() {
+	b.mu.Lock()
+	ns := b.ns
+	b.ns = nil
+	b.mu.Unlock()
+	if ns != nil {
+		ns.Stop()
+	}
+}
+
+// InProcessConn implements fabric.InProcess over restarts.
+func (b *broker) InProcessConn() (net.Conn, error) {
+	b.mu.Lock()
+	ns := b.ns
+	b.mu.Unlock()
+	if ns == nil {
+		return nil, net.ErrClosed
+	}
+	return ns.InProcessConn()
+}
+
+func (b *broker) Outage(t *testing.T) func() {
+	b.stop()
+	return func() { b.start(t) }
+}
+
+func (b *broker) Raw(t *testing.T, subject string, header map[string]string, body []byte) {
+	t.Helper()
+	nc := b.client(t)
+	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
+	for k, v := range header {
+		msg.Header.Set(k, v)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	answer, err := nc.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		t.Fatalf("raw publish to %s: %v (%v)", subject, err, answer)
+	}
+}
+
+// client is a bare connection.
+func (b *broker) client(t *testing.T) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// config is what an instance on the broker uses, with waits that suit a test.
+func (b *broker) config(o fabrictest.Options) fabric.Config {
+	return fabric.Config{
+		Name: "test", InProcess: b, Stream: o.Stream, StreamOf: o.StreamOf, Manage: true,
+		Spec: fabric.StreamSpec{AckWait: o.AckWait}, MaxDeliver: o.MaxDeliver, Backoff: o.Backoff,
+		Inspect: 200 * time.Millisecond, Logger: quietLog(),
+		Link: fabric.Link{Settle: 50 * time.Millisecond, ReconnectWait: 20 * time.Millisecond},
+	}
+}
+
+func (b *broker) Open(t *testing.T, o fabrictest.Options) fabrictest.Instance {
+	t.Helper()
+	return open(t, b.config(o))
+}
+
+func open(t *testing.T, cfg fabric.Config) *fabric.Fabric {
+	t.Helper()
+	f, err := fabric.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return f
+}

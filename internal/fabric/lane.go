@@ -1,0 +1,215 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Idle pulls end after pullExpiry; a broker that is silent for two heartbeats is taken for frozen.
+const (
+	pullExpiry    = 10 * time.Second
+	pullHeartbeat = 2 * time.Second
+)
+
+// errLaneGone ends one session of a lane: its consumer or stream is no longer what it was.
+var errLaneGone = errors.New("consumer or stream is gone")
+
+// run keeps the lane consuming until ctx ends.
+func (l *lane) run(ctx context.Context) {
+	defer close(l.done)
+	l.base = context.WithoutCancel(ctx)
+	first := l.f.cfg.Link.ReconnectWait
+	for wait := first; ctx.Err() == nil; {
+		began := l.f.cfg.Now()
+		err := l.session(ctx)
+		if errors.Is(err, ErrClosed) {
+			return
+		}
+		if l.f.cfg.Now().Sub(began) > 5*time.Second { // it had worked
+			wait = first
+		}
+		if err != nil && ctx.Err() == nil {
+			l.f.cfg.Logger.Warn("Queue cannot be consumed, trying again", "stream", l.f.cfg.Stream, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 5*time.Second)
+	}
+}
+
+// ready makes the consumer be there, or says why it is not.
+func (l *lane) ready(ctx context.Context) error {
+	p, err := l.provisioner()
+	if err != nil {
+		return err
+	}
+	info, seen, queue, err := p.look(ctx)
+	if err != nil {
+		return err
+	}
+	if !l.f.cfg.Manage {
+		if !seen.Exists || seen.Ahead {
+			return fmt.Errorf("consumer %s of stream %s: %w", p.durable.Durable, l.f.cfg.Stream, ErrAbsent)
+		}
+		l.ackWait = info.Config.AckWait // the broker's word counts
+		return nil
+	}
+	if queue.Exists && seen.Exists && !seen.Ahead && len(seen.Drift)+len(queue.Drift) == 0 {
+		return nil
+	}
+	return l.repair(ctx, p)
+}
+
+// repair makes what is missing and changes what differs. Adopt is right here: whoever manages owns the broker.
+func (l *lane) repair(ctx context.Context, p *provisioner) error {
+	_, wroteQueue, err := p.ensure(ctx, p.queue, true)
+	if err != nil {
+		return err
+	}
+	_, wroteDead, err := p.ensure(ctx, p.dead, true)
+	if err != nil {
+		return err
+	}
+	_, wroteConsumer, err := p.ensureConsumer(ctx, true)
+	if err != nil {
+		return err
+	}
+	for what, wrote := range map[string][]string{"stream": wroteQueue, "dead letters": wroteDead, "consumer": wroteConsumer} {
+		if len(wrote) > 0 {
+			l.f.metrics.heal(what)
+			l.f.cfg.Logger.Info("Queue repaired", "stream", l.f.cfg.Stream, "what", what, "fields", wrote)
+		}
+	}
+	return nil
+}
+
+// session consumes until the consumer, the connection or ctx ends.
+func (l *lane) session(ctx context.Context) error {
+	if err := l.ready(ctx); err != nil {
+		return err
+	}
+	p, err := l.provisioner()
+	if err != nil {
+		return err
+	}
+	_, _, changed, err := l.f.link.current()
+	if err != nil {
+		return err
+	}
+	gctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	consumer, err := p.js.Consumer(gctx, p.queue.Name, p.durable.Durable)
+	if err != nil {
+		return interpret(err)
+	}
+	if l.lostOne { // sequences and counts may have begun anew
+		l.forgetRecords()
+		l.f.link.recover.found()
+		l.lostOne = false
+	}
+	taking, err := consumer.Consume(l.take,
+		jetstream.PullMaxMessages(l.f.cfg.Prefetch), jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(pullHeartbeat),
+		jetstream.ConsumeErrHandler(l.complain))
+	if err != nil {
+		return fmt.Errorf("consume: %w", interpret(err))
+	}
+	defer l.stop(taking)
+	return l.watch(ctx, taking, changed)
+}
+
+// watch returns when the session is over. A consumer that is missing, ahead of its stream or changed ends it.
+func (l *lane) watch(ctx context.Context, taking jetstream.ConsumeContext, changed <-chan struct{}) error {
+	tick := time.NewTicker(l.f.cfg.Inspect)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			return nil
+		case <-taking.Closed():
+			l.lostOne = true
+			return errLaneGone
+		case <-l.poke:
+		case <-tick.C:
+		}
+		if err := l.inspect(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// inspect compares consumer and stream, and reports what waits. A broker that does not answer is no finding.
+func (l *lane) inspect(ctx context.Context) error {
+	p, err := l.provisioner()
+	if err != nil {
+		return err
+	}
+	_, seen, queue, err := p.look(ctx)
+	switch {
+	case err != nil:
+		l.f.cfg.Logger.Debug("Queue cannot be inspected", "stream", l.f.cfg.Stream, "error", err)
+		return nil
+	case !queue.Exists || !seen.Exists || seen.Ahead:
+		l.lostOne = true
+		return errLaneGone
+	case l.f.cfg.Manage && len(seen.Drift)+len(queue.Drift) > 0:
+		return fmt.Errorf("%w: changed: %v", errLaneGone, append(queue.Drift, seen.Drift...))
+	}
+	l.report(ctx, queue, seen)
+	return nil
+}
+
+// report tells the backlog. A stored reference that is neither pending nor unanswered is an orphan: nobody will see it.
+// Two looks at a moving queue do not fit exactly, so only what two inspections in a row agree on counts.
+func (l *lane) report(ctx context.Context, queue StreamSeen, seen ConsumerSeen) {
+	state := func(s string) metric.RecordOption {
+		return metric.WithAttributes(attribute.String("stream", l.f.cfg.Stream), attribute.String("state", s))
+	}
+	m := l.f.metrics
+	m.backlog.Record(ctx, int64(seen.Pending), state("pending")) //nolint:gosec // counts of messages
+	m.backlog.Record(ctx, int64(seen.AckPending), state("unanswered"))
+	m.backlog.Record(ctx, int64(seen.Redelivered), state("redelivered"))
+	now := max(int64(queue.Messages)-int64(seen.Pending)-int64(seen.AckPending), 0) //nolint:gosec // counts of messages
+	orphans := min(now, l.orphans)
+	l.orphans = now
+	m.orphans.Record(ctx, orphans, metric.WithAttributes(attribute.String("stream", l.f.cfg.Stream)))
+	if orphans > 0 {
+		l.f.cfg.Logger.Error("References are stored that no consumer will see", "stream", l.f.cfg.Stream, "orphans", orphans)
+	}
+}
+
+// complain hears what the client library cannot cure by itself.
+func (l *lane) complain(_ jetstream.ConsumeContext, err error) {
+	l.f.cfg.Logger.Debug("Consumer reports an error", "stream", l.f.cfg.Stream, "error", err)
+	select {
+	case l.poke <- struct{}{}:
+	default:
+	}
+}
+
+// stop takes nothing more, lets what was taken be answered, and returns when no callback runs.
+func (l *lane) stop(taking jetstream.ConsumeContext) {
+	taking.Drain()
+	select {
+	case <-taking.Closed():
+	case <-time.After(l.f.cfg.Link.Drain):
+		taking.Stop()
+	}
+	l.serial.Lock() // waits for the last callback
+	defer l.serial.Unlock()
+}
+
+func (l *lane) forgetRecords() {
+	l.serial.Lock()
+	defer l.serial.Unlock()
+	clear(l.known)
+}

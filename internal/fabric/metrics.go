@@ -1,0 +1,90 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/rigelbuild/compass-operator/internal/fabric/internal/counting"
+)
+
+// The names of every instrument of this package. None carries a tenant: that would be unbounded.
+const (
+	// MetricPublishFailures counts references that the publisher gave up; the name is fixed (REQ-012).
+	MetricPublishFailures = "compass.delivery.fabric_publish_failures"
+	MetricPublishDuration = "compass.fabric.publish.duration" // seconds of one Publish, by outcome
+	MetricConsumed        = "compass.fabric.consumed"         // references taken from the queue, by outcome
+	MetricCallback        = "compass.fabric.callback.duration"
+	MetricHintAge         = "compass.fabric.hint.age" // seconds from stored to callback
+	MetricOutages         = "compass.fabric.outages"
+	MetricSlow            = "compass.fabric.slow_consumer"
+	MetricHealed          = "compass.fabric.healed" // streams and consumers repaired, by what was wrong
+	MetricBacklog         = "compass.delivery.backlog"
+	MetricOrphans         = "compass.fabric.orphans" // stored, seen by no consumer any more; must read 0
+	MetricDeadLetters     = "compass.fabric.dead_letters"
+)
+
+type metrics struct {
+	failures, consumed, outages, slowed, healed metric.Int64Counter
+	publishing, callbacks, ages                 metric.Float64Histogram
+	backlog, orphans, dead                      metric.Int64Gauge
+}
+
+func newMetrics(p metric.MeterProvider) (*metrics, error) {
+	if p == nil {
+		p = noop.NewMeterProvider()
+	}
+	meter := p.Meter("github.com/rigelbuild/compass-operator/internal/fabric")
+	var m metrics
+	var errs []error
+	counter := func(to *metric.Int64Counter, name, about string) {
+		c, err := meter.Int64Counter(name, metric.WithDescription(about))
+		*to, errs = c, append(errs, err)
+	}
+	histogram := func(to *metric.Float64Histogram, name, about string) {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(about))
+		*to, errs = h, append(errs, err)
+	}
+	gauge := func(to *metric.Int64Gauge, name, about string) {
+		g, err := meter.Int64Gauge(name, metric.WithDescription(about))
+		*to, errs = g, append(errs, err)
+	}
+	counter(&m.failures, MetricPublishFailures, "References given up by the publisher; the floor tick delivers their messages.")
+	counter(&m.consumed, MetricConsumed, "References taken from the queue, by outcome.")
+	counter(&m.outages, MetricOutages, "Times the connection to NATS was lost.")
+	counter(&m.slowed, MetricSlow, "Times messages were dropped because a listener was too slow.")
+	counter(&m.healed, MetricHealed, "Streams and consumers repaired, by what was wrong.")
+	histogram(&m.publishing, MetricPublishDuration, "Time of one publish to the queue, by outcome.")
+	histogram(&m.callbacks, MetricCallback, "Time of one callback of the queue.")
+	histogram(&m.ages, MetricHintAge, "Age of a reference when its callback begins.")
+	gauge(&m.backlog, MetricBacklog, "References stored and not yet acknowledged, by state.")
+	gauge(&m.orphans, MetricOrphans, "References stored that no consumer will see again; must be 0.")
+	gauge(&m.dead, MetricDeadLetters, "References in the dead-letter stream.")
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("make instruments: %w", err)
+	}
+	return &m, nil
+}
+
+// The methods below record without a caller's context: the instruments need none, and these are told from handlers that
+// have none.
+
+func (m *metrics) outage() { m.outages.Add(context.Background(), 1) }
+func (m *metrics) slow()   { m.slowed.Add(context.Background(), 1) }
+
+func (m *metrics) heal(what string) {
+	m.healed.Add(context.Background(), 1, metric.WithAttributes(attribute.String("what", what)))
+}
+
+func (m *metrics) published(ctx context.Context, took time.Duration, outcome string) {
+	m.publishing.Record(ctx, took.Seconds(), metric.WithAttributes(attribute.String("outcome", outcome)))
+}
+
+func (m *metrics) took(ctx context.Context, outcome counting.Outcome) {
+	m.consumed.Add(ctx, 1, metric.WithAttributes(attribute.String("outcome", string(outcome))))
+}

@@ -1,0 +1,103 @@
+package fabric
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/rigelbuild/compass-operator/internal/fabric/internal/counting"
+)
+
+// take judges one delivery and answers it. The client library calls it serially; the lock also keeps the callbacks of two
+// sessions apart.
+func (l *lane) take(msg jetstream.Msg) {
+	l.serial.Lock()
+	defer l.serial.Unlock()
+	meta, err := msg.Metadata()
+	if err != nil {
+		l.f.cfg.Logger.Error("Message without metadata on the queue", "subject", msg.Subject(), "error", err)
+		return
+	}
+	v := l.judge(msg, meta)
+	l.f.metrics.took(l.base, v.Outcome)
+	if err := l.answer(msg, meta, v); err != nil {
+		// JetStream delivers again after AckWait, and the verdict is found again.
+		l.f.cfg.Logger.Warn("Answer could not be sent", "subject", msg.Subject(), "outcome", string(v.Outcome), "error", err)
+	}
+}
+
+func (l *lane) judge(msg jetstream.Msg, meta *jetstream.MsgMetadata) counting.Verdict {
+	delivered, known := int(meta.NumDelivered), l.known[meta.Sequence.Stream] //nolint:gosec // a count
+	if v, ask := l.rules.OnEntry(delivered, known); !ask {
+		return v
+	}
+	in, err := decodeRef(l.f.cfg.Stream, msg.Subject(), msg.Headers(), msg.Data())
+	if err != nil {
+		return counting.Verdict{Outcome: counting.Park, Reason: ReasonUndecodable, Err: err}
+	}
+	if in.ref.Kind != l.kind {
+		return counting.Verdict{Outcome: counting.Park, Reason: ReasonUnknownKind, Err: ErrBadRef}
+	}
+	ctx, cancel := context.WithTimeout(l.base, l.ackWait)
+	defer cancel()
+	began := l.f.cfg.Now()
+	l.f.metrics.ages.Record(ctx, max(began.Sub(meta.Timestamp), 0).Seconds())
+	err = counting.Guard(func() error { return l.fn(ctx, in.ref) })
+	l.f.metrics.callbacks.Record(ctx, l.f.cfg.Now().Sub(began).Seconds())
+	return l.rules.OnReturn(delivered, known, err)
+}
+
+func (l *lane) answer(msg jetstream.Msg, meta *jetstream.MsgMetadata, v counting.Verdict) error {
+	seq := meta.Sequence.Stream
+	switch v.Outcome {
+	case counting.Ack:
+		delete(l.known, seq)
+		return msg.Ack()
+	case counting.Retry:
+		l.remember(seq).Excused++
+		return msg.NakWithDelay(v.Delay)
+	case counting.Nak:
+		l.remember(seq)
+		l.f.cfg.Logger.Warn("Callback failed", "subject", msg.Subject(), "attempt", meta.NumDelivered, "retry", v.Delay, "error", v.Err)
+		return msg.NakWithDelay(v.Delay)
+	case counting.Park:
+		return l.park(msg, meta, v)
+	}
+	return nil
+}
+
+// park stores the dead letter and only then acks. If it cannot be stored, the verdict is kept and the reference put off:
+// the callback has spoken, it is not asked again (lessons B29).
+func (l *lane) park(msg jetstream.Msg, meta *jetstream.MsgMetadata, v counting.Verdict) error {
+	rec := l.remember(meta.Sequence.Stream)
+	rec.Parking = &v
+	ctx, cancel := context.WithTimeout(l.base, l.f.cfg.PublishTimeout)
+	defer cancel()
+	if err := l.f.parkMessage(ctx, l.f.cfg.Stream, msg, meta, l.letter(meta, rec, v), l.f.cfg.Now()); err != nil {
+		l.f.cfg.Logger.Error("Dead letter could not be stored", "subject", msg.Subject(), "reason", v.Reason, "error", err)
+		return msg.NakWithDelay(l.rules.Backoff[0])
+	}
+	l.f.cfg.Logger.Warn("Reference parked", "subject", msg.Subject(), "reason", v.Reason, "attempts", meta.NumDelivered, "error", v.Err)
+	if err := msg.DoubleAck(ctx); err != nil {
+		return err // kept on record: parking again finds the dead letter there
+	}
+	delete(l.known, meta.Sequence.Stream)
+	return nil
+}
+
+func (l *lane) remember(seq uint64) *counting.Record {
+	rec := l.known[seq]
+	if rec == nil {
+		rec = &counting.Record{}
+		l.known[seq] = rec
+	}
+	return rec
+}
+
+// letter says how often the reference was tried and why it ends here.
+func (l *lane) letter(meta *jetstream.MsgMetadata, rec *counting.Record, v counting.Verdict) DeadLetter {
+	return DeadLetter{
+		Attempts: l.rules.Attempts(int(meta.NumDelivered), rec), //nolint:gosec // a count
+		Reason:   v.Reason, Error: v.Err.Error(), FirstSeen: meta.Timestamp,
+	}
+}
