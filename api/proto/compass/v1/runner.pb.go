@@ -2517,7 +2517,10 @@ type ChannelState struct {
 	// The last position taken; 0 for none.
 	Held int64 `protobuf:"varint,2,opt,name=held,proto3" json:"held,omitempty"`
 	// The last position whose ack a Server answered.
-	Acked         int64 `protobuf:"varint,3,opt,name=acked,proto3" json:"acked,omitempty"`
+	Acked int64 `protobuf:"varint,3,opt,name=acked,proto3" json:"acked,omitempty"`
+	// This state answers a delivery of the channel that was no successor of held, or was rejected: the gate goes back to
+	// held. Unset in states that report progress, so that what is still on its way is not sent again.
+	Refused       bool `protobuf:"varint,4,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2571,6 +2574,13 @@ func (x *ChannelState) GetAcked() int64 {
 		return x.Acked
 	}
 	return 0
+}
+
+func (x *ChannelState) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
 }
 
 type HeartbeatResponse_SessionOrders struct {
@@ -2963,12 +2973,13 @@ const file_compass_v1_runner_proto_rawDesc = "" +
 	"\arefused\x18\b \x01(\bR\arefused\x12\x12\n" +
 	"\x04gone\x18\t \x01(\bR\x04gone\x120\n" +
 	"\brejected\x18\n" +
-	" \x03(\v2\x14.compass.v1.RejectedR\brejected\"W\n" +
+	" \x03(\v2\x14.compass.v1.RejectedR\brejected\"q\n" +
 	"\fChannelState\x12\x1d\n" +
 	"\n" +
 	"channel_id\x18\x01 \x01(\tR\tchannelId\x12\x12\n" +
 	"\x04held\x18\x02 \x01(\x03R\x04held\x12\x14\n" +
-	"\x05acked\x18\x03 \x01(\x03R\x05acked*\xdd\x01\n" +
+	"\x05acked\x18\x03 \x01(\x03R\x05acked\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\bR\arefused*\xdd\x01\n" +
 	"\x12SessionCommandKind\x12$\n" +
 	" SESSION_COMMAND_KIND_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aSESSION_COMMAND_KIND_STEER\x10\x01\x12\x1d\n" +
