@@ -83,6 +83,7 @@ create table compass.owed_mentions (
 );
 create index owed_mentions_pending on compass.owed_mentions (tenant_id, agent_id, pos) where not done;
 create index owed_mentions_channel on compass.owed_mentions (tenant_id, channel_id, agent_id, pos);
+create index owed_mentions_fresh on compass.owed_mentions (tenant_id, channel_id, pos) where not done;
 call compass.protect('compass.owed_mentions');
 grant select, insert, update, delete on compass.owed_mentions to ${app};
 
@@ -97,6 +98,8 @@ create table compass.asks (
     foreign key (tenant_id, message_id) references compass.messages (tenant_id, id) on delete cascade,
     foreign key (tenant_id, answer_id) references compass.messages (tenant_id, id)
 );
+create index asks_answer on compass.asks (tenant_id, answer_id) where answer_id is not null;
+create unique index asks_answer on compass.asks (tenant_id, answer_id) where answer_id is not null;
 call compass.protect('compass.asks');
 grant select, insert, update on compass.asks to ${app};
 
