@@ -23,7 +23,7 @@ func Catalogue() []Entry {
 		declare(NameMessagePosted, "a message was committed, or the turn that held it has settled").
 			rowIn("message", "channel").versionedBy(VersionRev).
 			queue("it is owed to agents: work that must happen once, so one worker claims it",
-				off("never while message_visible exists: clients hear that one, and no process takes one fact from both lanes")),
+				off("message_visible is given up: clients hear that one, and no process takes one fact from both lanes")),
 
 		declare(NameMessageVisible, "a message may be seen by the people of its channel").
 			rowIn("message", "channel").versionedBy(VersionRev).
