@@ -40,6 +40,8 @@ create table compass.accounts (
     primary key (tenant_id, id),
     unique (tenant_id, handle)
 );
+-- The sweep looks for those to wake.
+create index accounts_wake on compass.accounts (tenant_id, id) where wake = 'on_owed' and deleted_at_unix_ms is null;
 call compass.protect('compass.accounts', provisioned => true);
 grant select, insert, update on compass.accounts to ${app};
 

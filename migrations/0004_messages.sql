@@ -99,7 +99,6 @@ create table compass.asks (
     foreign key (tenant_id, answer_id) references compass.messages (tenant_id, id)
 );
 create index asks_answer on compass.asks (tenant_id, answer_id) where answer_id is not null;
-create unique index asks_answer on compass.asks (tenant_id, answer_id) where answer_id is not null;
 call compass.protect('compass.asks');
 grant select, insert, update on compass.asks to ${app};
 
