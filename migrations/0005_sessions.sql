@@ -153,6 +153,22 @@ begin
 end
 $$;
 
+-- runner_lease() brings an incarnation to a database other than 0, where the Runner itself has no row; false where that
+-- knows a newer one.
+create function compass.runner_lease(p_id text, p_fleet text, p_incarnation bigint, p_ttl interval) returns boolean
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into compass.runner_leases as l (runner_id, fleet, incarnation, expires_at)
+    values (p_id, p_fleet, p_incarnation, clock_timestamp() + p_ttl)
+    on conflict (runner_id) do update
+       set fleet = excluded.fleet, incarnation = excluded.incarnation, expires_at = excluded.expires_at
+     where l.incarnation <= excluded.incarnation;
+    return found;
+end
+$$;
+
 -- runner_renew() extends the lease of this very incarnation; false means: it is over, drop your sessions, say hello again.
 -- An expired lease that nobody expired yet may be renewed: nothing was settled in its name.
 create function compass.runner_renew(p_id text, p_incarnation bigint, p_ttl interval, p_sessions integer) returns boolean
@@ -170,16 +186,19 @@ $$;
 -- still sends is refused. p_probe is this database's time at the caller's last look at a healthy Postgres and NATS: a
 -- caller that was frozen between its verdict and this statement, so that the look is older than p_fresh, expires nothing.
 -- Returns false then, and where the lease is alive or unknown. Locks runners before runner_leases, as runner_hello() does.
+-- In a database other than 0 the next number is enough, and must stay below that of database 0's next hello.
 create function compass.runner_expire(p_id text, p_probe timestamptz, p_fresh interval) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    known  boolean;
     raised bigint;
 begin
     perform from compass.runners r where r.id = p_id for update;
+    known := found;
     perform from compass.runner_leases l where l.runner_id = p_id for update;
-    select greatest(l.incarnation + 1, compass.number()) into raised
+    select greatest(l.incarnation + 1, case when known then compass.number() end) into raised
       from compass.runner_leases l
      where l.runner_id = p_id and l.expires_at <= clock_timestamp() and p_probe >= clock_timestamp() - p_fresh;
     if raised is null then
@@ -208,9 +227,9 @@ end
 $$;
 
 revoke all on function compass.runner_issue_token(bytea, text), compass.runner_enroll(bytea, text, text),
-    compass.runner_find(text), compass.runner_hello(text, interval), compass.runner_renew(text, bigint, interval, integer),
-    compass.runner_expire(text, timestamptz, interval), compass.runner_pick(text[]) from public;
+    compass.runner_find(text), compass.runner_hello(text, interval), compass.runner_lease(text, text, bigint, interval),
+    compass.runner_renew(text, bigint, interval, integer), compass.runner_expire(text, timestamptz, interval), compass.runner_pick(text[]) from public;
 grant execute on function compass.runner_issue_token(bytea, text) to ${app}, ${provision};
 grant execute on function compass.runner_enroll(bytea, text, text), compass.runner_find(text), compass.runner_hello(text, interval),
-    compass.runner_renew(text, bigint, interval, integer), compass.runner_pick(text[]) to ${app};
+    compass.runner_lease(text, text, bigint, interval), compass.runner_renew(text, bigint, interval, integer), compass.runner_pick(text[]) to ${app};
 grant execute on function compass.runner_expire(text, timestamptz, interval) to ${system};

@@ -18,12 +18,13 @@ type SystemLoop string
 const (
 	LoopSweep     SystemLoop = "sweep"     // which tenants and agents are owed something
 	LoopExpiry    SystemLoop = "expiry"    // which Runner leases have ended, and whose sessions those were
+	LoopRunners   SystemLoop = "runners"   // which tenants' sessions a Runner hosts, for its heartbeat
 	LoopLease     SystemLoop = "lease"     // the delivery worker's lease
 	LoopPlacement SystemLoop = "placement" // which tenants a stream carries
 	LoopMetrics   SystemLoop = "metrics"   // gauges: owed, held, dead letters
 )
 
-var systemLoops = []SystemLoop{LoopSweep, LoopExpiry, LoopLease, LoopPlacement, LoopMetrics}
+var systemLoops = []SystemLoop{LoopSweep, LoopExpiry, LoopRunners, LoopLease, LoopPlacement, LoopMetrics}
 
 // systemQuery runs one statement of a named loop in one database, across tenants. It needs the system right.
 func systemQuery[T any](ctx context.Context, s *Store, loop SystemLoop, databaseID int, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
