@@ -1,5 +1,5 @@
 # Sourced by the scripts of this folder: where the local cluster is, and how to find it.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # names for those who source it
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
 dir=${COMPASS_CLUSTER_DIR:-/var/lib/compass-cluster} # all that it keeps
