@@ -9,6 +9,7 @@ type chain struct {
 	waiting  []int64 // taken and not consumed, in order
 	consumed int64   // last that the agent is done with, and all before it
 	acked    int64   // last whose ack a Server answered
+	refused  bool    // a link did not fit since the last state: the gate must go back, not on
 	reack    bool    // a duplicate of something consumed came: its ack may have been forgotten (DupReack)
 	rejected map[string]*compassv1.Rejected
 }
@@ -20,6 +21,7 @@ func (c *chain) take(d *compassv1.Deliver) bool {
 		return false
 	}
 	if d.GetPrev() != c.held && d.GetPrev() != 0 {
+		c.refused = true
 		return false
 	}
 	c.held = d.GetPos()
@@ -53,6 +55,7 @@ func (c *chain) reject(m *compassv1.Message, reason string) {
 	}
 	r.Count++
 	r.Reason = reason
+	c.refused = true
 	c.held = c.consumed
 	for i, pos := range c.waiting {
 		if pos >= m.GetPos() {
@@ -61,6 +64,13 @@ func (c *chain) reject(m *compassv1.Message, reason string) {
 		}
 		c.held = pos
 	}
+}
+
+// state is what the gate hears, and forgets that a link was refused: a second telling would look like another gap.
+func (c *chain) state(channel string) *compassv1.ChannelState {
+	refused := c.refused
+	c.refused = false
+	return &compassv1.ChannelState{ChannelId: channel, Held: c.held, Acked: c.acked, Refused: refused}
 }
 
 // owesAck says whether a Server has yet to hear, or to hear again, how far the agent is.

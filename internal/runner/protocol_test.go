@@ -43,6 +43,20 @@ func TestChainTakesOnlyTheSuccessor(t *testing.T) {
 	}
 }
 
+func TestChainTellsARefusalOnceAndFromProgress(t *testing.T) {
+	t.Parallel()
+	var c chain
+	c.take(link(0, 10))
+	c.take(link(0, 10))
+	if c.state("c").GetRefused() {
+		t.Error("progress and a duplicate were told as a refusal: the gate would send again what is on its way")
+	}
+	c.take(link(12, 20))
+	if !c.state("c").GetRefused() || c.state("c").GetRefused() {
+		t.Error("a gap must be told as a refusal, once")
+	}
+}
+
 func TestChainAcksAgainOnlyWhatWasConsumed(t *testing.T) {
 	t.Parallel()
 	var c chain

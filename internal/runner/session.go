@@ -114,7 +114,7 @@ func (s *Session) states() map[string]*compassv1.RunnerState {
 		state := &compassv1.RunnerState{RunnerId: s.runner.id, TenantId: s.tenant, SessionId: s.ID, Generation: s.generation}
 		for channel := range channels {
 			c := s.chainOf(channel)
-			state.Channels = append(state.Channels, &compassv1.ChannelState{ChannelId: channel, Held: c.held, Acked: c.acked})
+			state.Channels = append(state.Channels, c.state(channel))
 			for _, r := range c.rejected {
 				state.Rejected = append(state.Rejected, &compassv1.Rejected{
 					ChannelId: r.GetChannelId(), MessageId: r.GetMessageId(), Pos: r.GetPos(), Reason: r.GetReason(), Count: r.GetCount(),
