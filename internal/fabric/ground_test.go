@@ -36,7 +36,7 @@ func newBroker(t *testing.T) *broker {
 
 func (b *broker) start(t *testing.T) {
 	t.Helper()
-	ns, err := embedded.Start(embedded.Config{StoreDir: b.dir, Logger: quietLog()})
+	ns, err := embedded.Start(embedded.Config{Dir: b.dir, Logger: quietLog()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,8 @@ func (b *broker) Raw(t *testing.T, subject string, header map[string]string, bod
 // client is a bare connection.
 func (b *broker) client(t *testing.T) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(b))
+	creds := b.standalone(t)
+	nc, err := nats.Connect("", nats.InProcessServer(b), nats.UserJWT(creds.JWT, creds.Sign))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +98,22 @@ func (b *broker) client(t *testing.T) *nats.Conn {
 	return nc
 }
 
+func (b *broker) standalone(t *testing.T) fabric.Credentials {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	creds, err := b.ns.Standalone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return creds
+}
+
 // config is what an instance on the broker uses, with waits that suit a test.
-func (b *broker) config(o fabrictest.Options) fabric.Config {
+func (b *broker) config(t *testing.T, o fabrictest.Options) fabric.Config {
+	t.Helper()
 	return fabric.Config{
-		Name: "test", InProcess: b, Stream: o.Stream, StreamOf: o.StreamOf, Manage: true,
+		Name: "test", InProcess: b, Credentials: b.standalone(t), Stream: o.Stream, StreamOf: o.StreamOf, Manage: true,
 		Spec: fabric.StreamSpec{AckWait: o.AckWait}, MaxDeliver: o.MaxDeliver, Backoff: o.Backoff,
 		Inspect: 200 * time.Millisecond, Logger: quietLog(),
 		Link: fabric.Link{Settle: 50 * time.Millisecond, ReconnectWait: 20 * time.Millisecond},
@@ -109,7 +122,7 @@ func (b *broker) config(o fabrictest.Options) fabric.Config {
 
 func (b *broker) Open(t *testing.T, o fabrictest.Options) fabrictest.Instance {
 	t.Helper()
-	return open(t, b.config(o))
+	return open(t, b.config(t, o))
 }
 
 func open(t *testing.T, cfg fabric.Config) *fabric.Fabric {
