@@ -31,7 +31,7 @@ func (s *Store) directConn(ctx context.Context, databaseID int) (*pgx.Conn, erro
 	if err != nil {
 		return nil, fmt.Errorf("connect to database %d: %w", databaseID, err)
 	}
-	if err := vet(ctx, conn, rightSystem); err != nil {
+	if err := s.vet(ctx, conn, rightSystem); err != nil {
 		_ = conn.Close(ctx)
 		return nil, fmt.Errorf("connect to database %d: %w", databaseID, err)
 	}

@@ -77,7 +77,7 @@ func (s *Store) prepare(d Database) (*database, error) {
 		}
 		r := want.right
 		*want.into = &pool{config: config, right: r, mode: s.config.ExecMode,
-			vet: func(ctx context.Context, conn *pgx.Conn) error { return vet(ctx, conn, r) }}
+			vet: func(ctx context.Context, conn *pgx.Conn) error { return s.vet(ctx, conn, r) }}
 	}
 	return db, nil
 }

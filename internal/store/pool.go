@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -20,8 +21,18 @@ type pool struct {
 	mode   string // Config.ExecMode
 	vet    func(context.Context, *pgx.Conn) error
 
-	mu   sync.Mutex
-	open *pgxpool.Pool
+	mu      sync.Mutex
+	open    *pgxpool.Pool
+	looking *attempt
+	closed  bool
+}
+
+var errClosed = errors.New("the store is closed")
+
+// attempt is a look at a pool that is under way; everybody who needs the pool waits for the same one.
+type attempt struct {
+	done chan struct{}
+	err  error
 }
 
 // right is what a connection is for, and so which role must be behind it.
@@ -33,23 +44,51 @@ const (
 	rightProvision right = "provision"
 )
 
-// get returns the open pool. Whoever comes first looks at a connection; the others wait for its verdict, bounded by the
-// connect timeout. A bad verdict is not remembered: the next call looks again.
+// lookTimeout bounds an attempt, whoever waits for it.
+const lookTimeout = 2 * connectTimeout
+
+// get returns the open pool. Whoever comes first has a connection looked at; all who come meanwhile share the verdict,
+// each no longer than its own context. A bad verdict is not remembered: the next call looks again.
 func (p *pool) get(ctx context.Context) (*pgxpool.Pool, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.open != nil {
+		defer p.mu.Unlock()
 		return p.open, nil
 	}
-	if err := p.look(ctx); err != nil {
-		return nil, err
+	a := p.looking
+	if a == nil {
+		a = &attempt{done: make(chan struct{})}
+		p.looking = a
+		go p.attempt(context.WithoutCancel(ctx), a)
 	}
-	open, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), p.config)
-	if err != nil {
-		return nil, err
+	p.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-a.done:
 	}
-	p.open = open
-	return open, nil
+	if a.err != nil {
+		return nil, a.err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open, nil
+}
+
+func (p *pool) attempt(ctx context.Context, a *attempt) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	err := p.look(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && p.closed {
+		err = errClosed
+	}
+	if err == nil {
+		p.open, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), p.config)
+	}
+	a.err, p.looking = err, nil
+	close(a.done)
 }
 
 // look checks over one connection that the role is the right one and the schema fits, and finds the exec mode.
@@ -119,6 +158,7 @@ func (p *pool) exec(ctx context.Context, sql string, args []any) (pgconn.Command
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.closed = true
 	if p.open != nil {
 		p.open.Close()
 	}

@@ -31,15 +31,26 @@ select r.rolname, r.rolsuper, r.rolbypassrls, r.rolcreaterole,
 
 // vet looks at a connection before its pool opens: the role must be exactly its right (REQ-100), the schema one that this
 // binary serves, and every table in its shape (O4).
-func vet(ctx context.Context, conn *pgx.Conn, r right) error {
-	if err := vetRole(ctx, conn, r); err != nil {
+func (s *Store) vet(ctx context.Context, conn *pgx.Conn, r right) error {
+	roles, err := vetRole(ctx, conn, r)
+	if err != nil {
 		return err
 	}
-	return vetSchema(ctx, conn)
+	if err := vetSchema(ctx, conn); err != nil {
+		return err
+	}
+	audit, err := schema.Look(ctx, conn, roles)
+	if err != nil {
+		return err
+	}
+	if audit.Skipped { // the operator's resync looks again
+		s.config.Log.InfoContext(ctx, "Skipped the audit of the schema: a migration is under way", "right", r)
+	}
+	return audit.Err()
 }
 
 // vetRole asks the server for the database's name: a pooler may call it otherwise.
-func vetRole(ctx context.Context, conn *pgx.Conn, r right) error {
+func vetRole(ctx context.Context, conn *pgx.Conn, r right) (naming.Roles, error) {
 	var who struct {
 		name                      string
 		super, bypass, createRole bool
@@ -49,26 +60,26 @@ func vetRole(ctx context.Context, conn *pgx.Conn, r right) error {
 	}
 	err := conn.QueryRow(ctx, sqlWho).Scan(&who.name, &who.super, &who.bypass, &who.createRole, &who.member, &who.owns, &who.database)
 	if err != nil {
-		return fmt.Errorf("read the role: %w", interpret(err))
+		return naming.Roles{}, fmt.Errorf("read the role: %w", interpret(err))
 	}
 	roles, err := naming.RolesOf(who.database)
 	if err != nil {
-		return err
+		return naming.Roles{}, err
 	}
 	want := map[right]string{rightApp: roles.App, rightSystem: roles.System, rightProvision: roles.Provision}[r]
 	switch {
 	case who.super || who.bypass:
-		return fmt.Errorf("role %s is a superuser or bypasses row-level security, so tenants would not be apart: use %s", who.name, want)
+		err = fmt.Errorf("role %s is a superuser or bypasses row-level security, so tenants would not be apart: use %s", who.name, want)
 	case who.createRole:
-		return fmt.Errorf("role %s may make roles, so it may give itself any: use %s", who.name, want)
+		err = fmt.Errorf("role %s may make roles, so it may give itself any: use %s", who.name, want)
 	case who.owns:
-		return fmt.Errorf("role %s owns tables of the schema: use %s", who.name, want)
+		err = fmt.Errorf("role %s owns tables of the schema: use %s", who.name, want)
 	case who.name != want:
-		return fmt.Errorf("role %s is not %s, the %s role of this database", who.name, want, r)
+		err = fmt.Errorf("role %s is not %s, the %s role of this database", who.name, want, r)
 	case len(who.member) > 0:
-		return fmt.Errorf("role %s is a member of %v, and policies apply by membership: revoke it", who.name, who.member)
+		err = fmt.Errorf("role %s is a member of %v, and policies apply by membership: revoke it", who.name, who.member)
 	}
-	return nil
+	return roles, err
 }
 
 const sqlVersion = `select coalesce(max(version), 0), coalesce(max(serves), 0) from compass.schema_migrations`

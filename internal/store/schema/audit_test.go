@@ -1,0 +1,181 @@
+package schema_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rigelbuild/compass-operator/internal/store/pg"
+	"github.com/rigelbuild/compass-operator/internal/store/schema"
+	"github.com/rigelbuild/compass-operator/internal/store/storetest"
+	"github.com/rigelbuild/compass-operator/migrations"
+)
+
+func runner(t *testing.T, db *storetest.Database) *schema.Runner {
+	t.Helper()
+	return runnerOf(t, schema.Options{DSN: db.Admin, Migrations: load(t)})
+}
+
+func runnerOf(t *testing.T, o schema.Options) *schema.Runner {
+	t.Helper()
+	r, err := schema.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func load(t *testing.T) []schema.Migration {
+	t.Helper()
+	all, err := schema.Load(migrations.FS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// What the migrations leave is what the audit wants.
+func TestMigrationsPassTheAudit(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	audit, err := runner(t, db).Audit(t.Context())
+	if err != nil || audit.Skipped {
+		t.Fatalf("Audit = %+v, %v", audit, err)
+	}
+	for _, f := range audit.Findings {
+		t.Error(f)
+	}
+}
+
+// Holds REQ-242, lessons 45 and B47: each way out of the shape is found and put back, and found only once.
+func TestAuditFindsAndRepairs(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	super := storetest.Connect(t, db.Super)
+	app, system, owner := pg.Ident(db.Roles.App), pg.Ident(db.Roles.System), pg.Ident(db.Roles.Owner)
+	const mine = `tenant_id = (select nullif(current_setting('compass.tenant_id', true), ''))`
+	for _, drift := range []struct{ name, sql, says string }{
+		{"not forced", `alter table compass.messages no force row level security`, "messages: row-level security is not forced"},
+		{"not enabled", `alter table compass.messages disable row level security`, "messages: row-level security is not enabled"},
+		{"tenants itself", `alter table compass.tenants no force row level security`, "tenants: row-level security is not forced"},
+		{"policy gone", `drop policy app_scope on compass.turns`, "turns: policy app_scope is missing"},
+		{"system policy gone", `drop policy system_all on compass.turns`, "turns: policy system_all is missing"},
+		{"second policy that widens", `create policy more on compass.asks to ` + app + ` using (true)`, "asks: policy more is none"},
+		{"same name, other roles", `alter policy app_scope on compass.asks to ` + app + `, ` + system, "asks: policy app_scope is not"},
+		{"to public", `alter policy app_scope on compass.asks to public`, "asks: policy app_scope is not"},
+		{"check widened", `alter policy app_scope on compass.pins with check (true)`, "pins: policy app_scope is not"},
+		{"or true", `alter policy app_scope on compass.pins using (` + mine + ` or true)`, "pins: policy app_scope is not"},
+		{"without the guard", `alter policy app_scope on compass.pins using (tenant_id = (select current_setting('compass.tenant_id', true)))`, "pins: policy app_scope is not"},
+		{"wrong setting", `alter policy app_scope on compass.pins using (tenant_id = (select nullif(current_setting('compass.other', true), '')))`, "pins: policy app_scope is not"},
+		{"wrong column", `alter policy app_scope on compass.pins using (channel_id = (select nullif(current_setting('compass.tenant_id', true), '')))`, "pins: policy app_scope is not"},
+		{"restrictive instead", `drop policy app_scope on compass.pins; create policy app_scope on compass.pins as restrictive to ` + app + `, ` + owner + ` using (` + mine + `) with check (` + mine + `)`, "pins: policy app_scope is not"},
+		{"for select only", `drop policy app_scope on compass.pins; create policy app_scope on compass.pins for select to ` + app + `, ` + owner + ` using (` + mine + `)`, "pins: policy app_scope is not"},
+		{"provision on content", `create policy provision_all on compass.messages to ` + pg.Ident(db.Roles.Provision) + ` using (true) with check (true)`, "messages: policy provision_all is none"},
+		{"login by setting", `drop policy tenant_login on compass.messages; create policy tenant_login on compass.messages for select to ` + pg.Ident(db.Roles.Tenant) + ` using (` + mine + `)`, "messages: policy tenant_login is none"},
+		{"new table", `create table compass.extra (tenant_id text not null); alter table compass.extra owner to ` + owner, "extra: row-level security is not enabled"},
+		{"view as owner", `create view compass.peek as select * from compass.messages; alter view compass.peek owner to ` + owner, "peek: is a view that reads as its owner"},
+		{"impostor of a function", `create schema evil; create function evil.current_setting(text, boolean) returns text language sql return 'x';
+			alter policy app_scope on compass.pins using (tenant_id = (select nullif(evil.current_setting('compass.tenant_id', true), '')))`, "pins: policy app_scope is not"},
+	} {
+		t.Run(drift.name, func(t *testing.T) {
+			if _, err := super.Exec(t.Context(), drift.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Fatal(err)
+			}
+			audit, err := runner(t, db).Audit(t.Context())
+			if err != nil || !strings.Contains(says(audit.Findings), drift.says) {
+				t.Errorf("audit found %q (%v), want %q", says(audit.Findings), err, drift.says)
+			}
+			if audit.Err() == nil {
+				t.Error("a finding is no error")
+			}
+			repaired, err := runner(t, db).Repair(t.Context())
+			if err != nil || repaired.Skipped || len(repaired.Left) > 0 || !strings.Contains(says(repaired.Done), drift.says) {
+				t.Errorf("Repair = %+v, %v", repaired, err)
+			}
+			again, err := runner(t, db).Repair(t.Context())
+			if err != nil || len(again.Done)+len(again.Left) > 0 {
+				t.Errorf("a second repair did something: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+// What only a person can put right is left, and said, while the rest is repaired.
+func TestRepairLeavesWhatItMayNot(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	super := storetest.Connect(t, db.Super)
+	for _, sql := range []string{
+		`create table compass.aaa (tenant_id text)`, // owned by the superuser
+		`alter table compass.turns no force row level security`,
+	} {
+		if _, err := super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	repaired, err := runner(t, db).Repair(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(says(repaired.Left), "aaa: is owned by postgres") || !strings.Contains(says(repaired.Done), "turns: ") {
+		t.Errorf("left %q, done %q", says(repaired.Left), says(repaired.Done))
+	}
+}
+
+// Holds REQ-242: audit and repair step aside for a migration and for readers.
+func TestAuditStepsAside(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	super := storetest.Connect(t, db.Super)
+	if _, err := super.Exec(t.Context(), `alter table compass.turns no force row level security`); err != nil {
+		t.Fatal(err)
+	}
+	hold := func(sql string) func() {
+		tx, err := super.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := tx.Rollback(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	release := hold(`select pg_advisory_xact_lock(hashtextextended('compass.migrate', 0))`)
+	audit, err := runner(t, db).Audit(t.Context())
+	if err != nil || !audit.Skipped {
+		t.Errorf("during a migration: Audit = %+v, %v", audit, err)
+	}
+	repaired, err := runner(t, db).Repair(t.Context())
+	if err != nil || !repaired.Skipped {
+		t.Errorf("during a migration: Repair = %+v, %v", repaired, err)
+	}
+	release()
+
+	release = hold(`select count(*) from compass.turns`) // a reader that takes its time
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	repaired, err = runner(t, db).Repair(ctx)
+	if err != nil || !repaired.Skipped {
+		t.Errorf("behind a reader: Repair = %+v, %v; want it to give up its place", repaired, err)
+	}
+	release()
+	repaired, err = runner(t, db).Repair(t.Context())
+	if err != nil || len(repaired.Done) != 1 {
+		t.Errorf("afterwards: Repair = %+v, %v", repaired, err)
+	}
+}
+
+func says(findings []schema.Finding) string {
+	var all []string
+	for _, f := range findings {
+		all = append(all, f.String())
+	}
+	return strings.Join(all, "; ")
+}
