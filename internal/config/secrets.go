@@ -14,12 +14,13 @@ import (
 // absent is a right that this process does not have. Strings never appear in an error or a log.
 type Database struct {
 	ID int `json:"id"`
-	// App is the request path, possibly through a pooler.
-	App string `json:"app,omitempty"`
-	// System is for the named background loops; direct.
-	System string `json:"system,omitempty"`
-	// Provision makes tenants; direct.
+	// App is the request path, System the named background loops, Provision the making of tenants; each possibly through a
+	// pooler.
+	App       string `json:"app,omitempty"`
+	System    string `json:"system,omitempty"`
 	Provision string `json:"provision,omitempty"`
+	// Direct leads to the server itself as the system role, for leases.
+	Direct string `json:"direct,omitempty"`
 }
 
 // LoadDatabases reads a file that holds a list of databases under the key databases. Database 0 must be among them.
