@@ -1,0 +1,4 @@
+package store
+
+// SQLChannelOwed is the drain's statement, for the test that reads its plan.
+const SQLChannelOwed = sqlChannelOwed
