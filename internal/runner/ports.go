@@ -5,12 +5,13 @@ import (
 	"time"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
 )
 
-// Link is the Runner's side of the broker.
+// Link is the Runner's side of the broker; see fabric.RunnerConn.
 type Link interface {
-	// Commands calls fn, serially, for every command with a valid signature, until stop is called.
-	Commands(ctx context.Context, fn func(raw *compassv1.SessionsResponse, cmd *compassv1.Command)) (stop func(), err error)
+	// Commands calls fn, serially, for every command of this Runner with a valid signature; signed is the proof of its fence.
+	Commands(ctx context.Context, fn func(ctx context.Context, cmd *compassv1.Command, signed *compassv1.SessionsResponse)) (fabric.Unsubscribe, error)
 	// State tells the worker of a stream what is held. It may be lost.
 	State(ctx context.Context, stream string, state *compassv1.RunnerState) error
 	// Event is answered after its effect is committed.

@@ -99,12 +99,12 @@ func (r *Runner) incarnation() int64 {
 }
 
 // onCommand is the recipient's fence and switch.
-func (r *Runner) onCommand(raw *compassv1.SessionsResponse, cmd *compassv1.Command) {
+func (r *Runner) onCommand(ctx context.Context, cmd *compassv1.Command, signed *compassv1.SessionsResponse) {
 	if cmd.GetRunnerId() != r.id {
-		r.log.Warn("Dropped a command for another Runner", "runner", cmd.GetRunnerId())
+		r.log.WarnContext(ctx, "Dropped a command for another Runner", "runner", cmd.GetRunnerId())
 		return
 	}
-	s, ok := r.admit(raw, cmd)
+	s, ok := r.admit(signed, cmd)
 	if !ok {
 		r.nudge()
 		return
@@ -125,10 +125,10 @@ func (r *Runner) onCommand(raw *compassv1.SessionsResponse, cmd *compassv1.Comma
 
 // admit applies the fence and finds the session of this generation. Commands of Servers carry no fence: they are hints of
 // rows, and the rows decide.
-func (r *Runner) admit(raw *compassv1.SessionsResponse, cmd *compassv1.Command) (*Session, bool) {
+func (r *Runner) admit(signed *compassv1.SessionsResponse, cmd *compassv1.Command) (*Session, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if cmd.GetFence() != nil && !r.fences.admit(cmd.GetTenantId(), cmd.GetFence(), raw) {
+	if cmd.GetFence() != nil && !r.fences.admit(cmd.GetTenantId(), cmd.GetFence(), signed) {
 		seen := r.fences[cmd.GetTenantId()]
 		r.refused = append(r.refused, refusal{cmd.GetStream(), &compassv1.RunnerState{
 			RunnerId: r.id, TenantId: cmd.GetTenantId(), SessionId: cmd.GetSessionId(), Generation: cmd.GetGeneration(),

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/runner"
 )
 
@@ -24,7 +25,7 @@ type world struct {
 	compassv1connect.UnimplementedRunnerServiceHandler
 
 	mu       sync.Mutex
-	deliver  func(*compassv1.SessionsResponse, *compassv1.Command)
+	deliver  func(context.Context, *compassv1.Command, *compassv1.SessionsResponse)
 	states   []*compassv1.RunnerState
 	events   []*compassv1.RunnerEvent
 	calls    []*compassv1.RelayCommsCallRequest
@@ -70,7 +71,7 @@ func (w *world) until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-func (w *world) Commands(_ context.Context, fn func(*compassv1.SessionsResponse, *compassv1.Command)) (func(), error) {
+func (w *world) Commands(_ context.Context, fn func(context.Context, *compassv1.Command, *compassv1.SessionsResponse)) (fabric.Unsubscribe, error) {
 	w.note(func() { w.deliver = fn })
 	return func() {}, nil
 }
@@ -152,20 +153,20 @@ func start(t *testing.T, w *world, agent runner.Agent) {
 	w.until(t, "the Runner heartbeats", func() bool { return w.deliver != nil && len(w.beats) > 0 })
 }
 
-func (w *world) send(cmd *compassv1.Command) {
+func (w *world) send(ctx context.Context, cmd *compassv1.Command) {
 	w.mu.Lock()
 	deliver := w.deliver
 	w.mu.Unlock()
 	cmd.RunnerId, cmd.TenantId, cmd.SessionId, cmd.Generation = "r-1", tenant, session, 3
-	deliver(&compassv1.SessionsResponse{KeyId: "k"}, cmd)
+	deliver(ctx, cmd, &compassv1.SessionsResponse{KeyId: "k"})
 }
 
-func (w *world) startSession() {
-	w.send(&compassv1.Command{Kind: &compassv1.Command_Start{Start: &compassv1.Start{SessionId: session, Generation: 3}}})
+func (w *world) startSession(ctx context.Context) {
+	w.send(ctx, &compassv1.Command{Kind: &compassv1.Command_Start{Start: &compassv1.Start{SessionId: session, Generation: 3}}})
 }
 
-func (w *world) link(lease, prev, pos int64, id string) {
-	w.send(&compassv1.Command{Stream: "main", Fence: &compassv1.Fence{Claim: 1, Lease: lease}, Kind: &compassv1.Command_Deliver{Deliver: &compassv1.Deliver{
+func (w *world) link(ctx context.Context, lease, prev, pos int64, id string) {
+	w.send(ctx, &compassv1.Command{Stream: "main", Fence: &compassv1.Fence{Claim: 1, Lease: lease}, Kind: &compassv1.Command_Deliver{Deliver: &compassv1.Deliver{
 		Prev: prev, Pos: pos, Message: &compassv1.Message{Id: id, ChannelId: "c", Pos: pos, Blocks: []*compassv1.Block{runner.Text(id)}},
 	}}})
 }
@@ -198,14 +199,14 @@ func TestDeliveriesAreTakenInOrderAndAcked(t *testing.T) {
 	w := newWorld()
 	var got []string
 	start(t, w, took(w, &got))
-	w.startSession()
-	w.startSession() // a replayed start
+	w.startSession(t.Context())
+	w.startSession(t.Context()) // a replayed start
 	w.until(t, "the session is claimed", func() bool { return w.claims > 0 && len(w.beats[len(w.beats)-1].GetSessions()) == 1 })
 
-	w.link(5, 10, 12, "m_b") // overtook m_a
-	w.link(5, 0, 10, "m_a")
-	w.link(5, 10, 12, "m_b")
-	w.link(4, 12, 14, "m_stale") // a worker that was replaced
+	w.link(t.Context(), 5, 10, 12, "m_b") // overtook m_a
+	w.link(t.Context(), 5, 0, 10, "m_a")
+	w.link(t.Context(), 5, 10, 12, "m_b")
+	w.link(t.Context(), 4, 12, 14, "m_stale") // a worker that was replaced
 	w.until(t, "both are acknowledged", func() bool { return w.acked() == 12 })
 	w.until(t, "the stale worker is refused with a proof", func() bool {
 		for _, s := range w.states {
@@ -243,7 +244,7 @@ func TestEventsKeepTheirNumberUntilAnswered(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	})
-	w.startSession()
+	w.startSession(t.Context())
 	settled := func() (ns []int64) {
 		for _, e := range w.events {
 			if e.GetTurnSettled() != nil {
@@ -301,9 +302,9 @@ func TestAskWaitsForItsAnswerInsideTheTurn(t *testing.T) {
 			return err
 		})
 	})
-	w.startSession()
+	w.startSession(t.Context())
 	w.until(t, "the question is asked", func() bool { return len(w.calls) == 1 })
-	w.send(&compassv1.Command{Kind: &compassv1.Command_Command{Command: &compassv1.SessionCommand{
+	w.send(t.Context(), &compassv1.Command{Kind: &compassv1.Command_Command{Command: &compassv1.SessionCommand{
 		N: 5, Kind: compassv1.SessionCommandKind_SESSION_COMMAND_KIND_ANSWER,
 		Message: &compassv1.Message{Id: "m_x", AskId: "m_turn-1", Pos: 50, Blocks: []*compassv1.Block{runner.Text("yes")}},
 	}}})
