@@ -52,7 +52,7 @@ type OwedRow struct {
 	// Skip: not for this chain. It is the agent's own, a dead letter, or owed (or done) beside the chain.
 	Skip     bool
 	Attempts int   // that failed
-	LastMs   int64 // the last of them, Unix milliseconds
+	IdleMs   int64 // since the last of them, by the database's clock
 }
 
 // sqlChannelOwed is one snapshot of all that a drain decides by: placement, who is live, what was acknowledged, what was
@@ -92,7 +92,7 @@ select mine.claim, mine.draining, coalesce(mine.last_pos, 0), s.agent_id, s.sess
             where d.tenant_id = mine.tenant_id and d.message_id = x.id and d.recipient_id = s.agent_id) is not null
        or (select true from compass.owed_mentions o
             where o.tenant_id = mine.tenant_id and o.agent_id = s.agent_id and o.message_id = x.id) is not null,
-       coalesce(t.n, 0), coalesce(t.last_unix_ms, 0)
+       coalesce(t.n, 0), coalesce(compass.unix_ms() - t.last_unix_ms, 0)
   from mine
   left join behind s on true
   left join lateral (
@@ -140,7 +140,7 @@ type owedRow struct {
 func scanOwed(row pgx.CollectableRow) (owedRow, error) {
 	var r owedRow
 	err := row.Scan(&r.claim, &r.draining, &r.head, &r.agent, &r.session, &r.live.Generation,
-		&r.live.Runner, &r.live.Fleet, &r.acked, &r.id, &r.row.Pos, &r.row.Skip, &r.row.Attempts, &r.row.LastMs)
+		&r.live.Runner, &r.live.Fleet, &r.acked, &r.id, &r.row.Pos, &r.row.Skip, &r.row.Attempts, &r.row.IdleMs)
 	return r, err
 }
 

@@ -32,7 +32,7 @@ type PendingOwed struct {
 	Kind      CommandKind
 	Command   bool // its session has the command already
 	Attempts  int
-	LastMs    int64
+	IdleMs    int64
 }
 
 const sqlAgentOwed = `
@@ -52,7 +52,7 @@ select mine.claim, mine.draining, coalesce(mine.ready, false), mine.wake, coales
        o.message_id, coalesce(o.channel_id, ''), coalesce(o.pos, 0), coalesce(o.kind, ''),
        (select true from compass.session_commands c
          where c.tenant_id = mine.tenant_id and c.session_id = mine.session_id and c.message_id = o.message_id) is not null,
-       coalesce(t.n, 0), coalesce(t.last_unix_ms, 0)
+       coalesce(t.n, 0), coalesce(compass.unix_ms() - t.last_unix_ms, 0)
   from mine
   left join lateral (
        select o.message_id, o.channel_id, o.pos, o.kind from compass.owed_mentions o
@@ -74,7 +74,7 @@ func (s *Store) AgentOwed(ctx context.Context, q AgentQuery) (AgentView, error) 
 		var id *string
 		var p PendingOwed
 		err := row.Scan(&v.Claim, &v.Draining, &ready, &v.Wake, &live.Session, &live.Generation, &live.Runner, &live.Fleet,
-			&id, &p.Channel, &p.Pos, &p.Kind, &p.Command, &p.Attempts, &p.LastMs)
+			&id, &p.Channel, &p.Pos, &p.Kind, &p.Command, &p.Attempts, &p.IdleMs)
 		v.Mine = true
 		if ready {
 			live.Agent = q.Agent
@@ -98,6 +98,14 @@ type NewCommands struct {
 	Agent    string
 	Session  string
 	Messages []string
+	// Blind reads no content back: after an unclean exit each row is read by itself, with its attempt written first.
+	Blind bool
+}
+
+// CommandQuery asks for the commands of a live session that name a message.
+type CommandQuery struct {
+	Session  string
+	Messages []string // nil: all
 }
 
 const (
@@ -134,20 +142,23 @@ select c.n, c.prev, c.kind, coalesce(c.pos, 0), c.text,` + sqlMessageColumns + `
   from compass.session_commands c
   join compass.messages m on m.tenant_id = c.tenant_id and m.id = c.message_id
   join compass.session_bindings b on b.tenant_id = c.tenant_id and b.session_id = c.session_id and b.live and b.claimed
- where c.session_id = $1 order by c.n limit $2`
+ where c.session_id = $1 and ($3::text[] is null or c.message_id = any ($3)) order by c.n limit $2`
 )
 
 // commandPage is how many commands of a session are pushed at once; the Runner fetches what a gap shows it.
 const commandPage = 100
 
 // AppendCommands turns what is owed into numbered commands of the session, and returns every command of the session that
-// names a message, with its content, in order: what a Runner may lack. ErrStaleWriter, ErrFrozen.
+// names a message, with its content, in order: what a Runner may lack. Nil where Blind. ErrStaleWriter, ErrFrozen.
 func (s *Store) AppendCommands(ctx context.Context, fence Fence, n NewCommands) ([]SessionCommand, error) {
 	var out []SessionCommand
 	err := s.writerDo(ctx, fence, func(b *pgx.Batch) {
 		b.Queue(sqlLockSession, n.Session, n.Agent)
 		b.Queue(sqlAppendCommands, n.Session, n.Agent, n.Messages)
-		b.Queue(sqlCommandsToPush, n.Session, commandPage).Query(func(rows pgx.Rows) (err error) {
+		if n.Blind {
+			return
+		}
+		b.Queue(sqlCommandsToPush, n.Session, commandPage, nil).Query(func(rows pgx.Rows) (err error) {
 			out, err = pgx.CollectRows(rows, scanCommandToPush)
 			return err
 		})
@@ -158,10 +169,10 @@ func (s *Store) AppendCommands(ctx context.Context, fence Fence, n NewCommands) 
 	return out, nil
 }
 
-// CommandsToPush reads the commands of a live session that name a message, with their content, in order.
-func (s *Store) CommandsToPush(ctx context.Context, session string) ([]SessionCommand, error) {
-	cs, err := query(ctx, s, scanCommandToPush, sqlCommandsToPush, session, commandPage)
-	return cs, wrapf(err, "read commands of session %s", session)
+// CommandsToPush reads commands of a live session that name a message, with their content, in order.
+func (s *Store) CommandsToPush(ctx context.Context, q CommandQuery) ([]SessionCommand, error) {
+	cs, err := query(ctx, s, scanCommandToPush, sqlCommandsToPush, q.Session, commandPage, q.Messages)
+	return cs, wrapf(err, "read commands of session %s", q.Session)
 }
 
 func scanCommandToPush(row pgx.CollectableRow) (SessionCommand, error) {

@@ -106,9 +106,13 @@ func TestOwedBecomesCommands(t *testing.T) {
 	if diff := cmp.Diff(idsOf(second), pending(s.agentView(t, w))); diff != "" {
 		t.Errorf("after the ack: %s", diff)
 	}
-	left, err := w.CommandsToPush(s.tenant.Ctx, s.session.ID)
+	left, err := w.CommandsToPush(s.tenant.Ctx, store.CommandQuery{Session: s.session.ID})
 	if err != nil || len(left) != 1 || left[0].MessageID != second.ID {
 		t.Errorf("left to push %+v (%v)", left, err)
+	}
+	none, err := w.CommandsToPush(s.tenant.Ctx, store.CommandQuery{Session: s.session.ID, Messages: idsOf(first)})
+	if err != nil || len(none) != 0 {
+		t.Errorf("the acknowledged one is still to be pushed: %+v (%v)", none, err)
 	}
 	stale := fence
 	stale.Epoch--

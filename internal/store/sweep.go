@@ -78,7 +78,10 @@ select p.tenant_id from compass.placements p
    and (select true from compass.messages m
          where m.tenant_id = p.tenant_id and m.pos is not null and m.mentions_routed_at is null limit 1) is not null`
 
-	sqlStreamTenants = `select p.tenant_id, p.claim, p.draining from compass.placements p where ` + sqlSweepTenants
+	// What has come to the stream since, and what is about to leave it; a claim only rises.
+	sqlMovedTenants = `
+select p.tenant_id, p.claim, p.draining from compass.placements p
+ where p.stream = $1 and (p.claim > $2 or p.draining) order by p.claim`
 )
 
 func (q SweepQuery) args() []any { return []any{q.Stream, max(q.Parts, 1), q.Part} }
@@ -108,10 +111,10 @@ func (s *Store) SweepUnrouted(ctx context.Context, q SweepQuery) ([]TenantID, er
 	return found, wrapf(err, "sweep unrouted messages of stream %s", q.Stream)
 }
 
-// StreamTenants lists the tenants that the stream carries in the database.
-func (s *Store) StreamTenants(ctx context.Context, q SweepQuery) ([]StreamTenant, error) {
-	found, err := systemQuery(ctx, s, LoopPlacement, q.Database, pgx.RowToStructByPos[StreamTenant], sqlStreamTenants, q.args()...)
-	return found, wrapf(err, "list tenants of stream %s", q.Stream)
+// MovedTenants lists the tenants of a stream with a claim above one seen before, and those that are draining, by claim.
+func (s *Store) MovedTenants(ctx context.Context, database int, stream string, above int64) ([]StreamTenant, error) {
+	found, err := systemQuery(ctx, s, LoopPlacement, database, pgx.RowToStructByPos[StreamTenant], sqlMovedTenants, stream, above)
+	return found, wrapf(err, "look for moved tenants of stream %s", stream)
 }
 
 const (

@@ -30,13 +30,6 @@ func sweep(t *testing.T, s *store.Store, parts int) map[string][]string {
 		for _, a := range asleep {
 			out["asleep"] = append(out["asleep"], string(a.Tenant)+"/"+a.Agent)
 		}
-		tenants, err := s.StreamTenants(t.Context(), q)
-		check(t, err)
-		for _, n := range tenants {
-			if n.Tenant != store.BootstrapTenantID {
-				out["tenants"] = append(out["tenants"], string(n.Tenant))
-			}
-		}
 	}
 	for _, found := range out {
 		slices.Sort(found)
@@ -66,7 +59,7 @@ func TestSweepFindsAllThatIsOwed(t *testing.T) {
 	id := string(s.tenant.ID)
 	want := map[string][]string{
 		"channels": {id + "/" + s.channel.ID}, "agents": {id + "/" + s.agent.ID},
-		"asleep": {id + "/" + sleeper.ID}, "tenants": {id},
+		"asleep": {id + "/" + sleeper.ID},
 	}
 	for _, parts := range []int{1, 7} {
 		if diff := cmp.Diff(want, sweep(t, w, parts)); diff != "" {
@@ -75,12 +68,40 @@ func TestSweepFindsAllThatIsOwed(t *testing.T) {
 	}
 	s.Exec(t, `update compass.delivery_cursors set acked = $1`, last.Pos)
 	s.Exec(t, `update compass.owed_mentions set done = true where message_id = $1`, m.ID)
-	if diff := cmp.Diff(map[string][]string{"tenants": {id}}, sweep(t, w, 3)); diff != "" {
+	if diff := cmp.Diff(map[string][]string{}, sweep(t, w, 3)); diff != "" {
 		t.Errorf("nothing owed: %s", diff)
 	}
 	s.Exec(t, `update compass.placements set stream = 'other'`)
 	if got := sweep(t, w, 1); len(got) != 0 {
 		t.Errorf("of another stream: %v", got)
+	}
+}
+
+// What has come to a stream since the last look, and what is leaving it.
+func TestMovedTenants(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	w, _, _ := s.worker(t)
+	look := func(above int64) []store.StreamTenant {
+		t.Helper()
+		found, err := w.MovedTenants(t.Context(), 0, "main", above)
+		check(t, err)
+		return found
+	}
+	all := look(-1)
+	if len(all) != 1 || all[0].Tenant != s.tenant.ID || all[0].Draining {
+		t.Fatalf("all: %+v", all)
+	}
+	if got := look(all[0].Claim); len(got) != 0 {
+		t.Errorf("seen before: %+v", got)
+	}
+	s.Exec(t, `update compass.placements set draining = true where tenant_id = $1`, s.tenant.ID)
+	if got := look(all[0].Claim); len(got) != 1 || !got[0].Draining {
+		t.Errorf("draining: %+v", got)
+	}
+	s.Exec(t, `update compass.placements set draining = false, claim = claim + 1 where tenant_id = $1`, s.tenant.ID)
+	if got := look(all[0].Claim); len(got) != 1 || got[0].Claim != all[0].Claim+1 {
+		t.Errorf("claimed again: %+v", got)
 	}
 }
 
