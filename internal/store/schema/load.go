@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
@@ -86,7 +87,8 @@ func load(files fs.FS, name string) (Migration, error) {
 // refuseControl keeps a file from ending the transaction it runs in.
 func refuseControl(sql string) error {
 	for _, s := range statements(sql) {
-		switch word, _, _ := strings.Cut(strings.ToLower(s.opening()), " "); word {
+		word := strings.ToLower(s.text[:strings.IndexFunc(s.text+";", func(r rune) bool { return !unicode.IsLetter(r) })])
+		switch word {
 		case "begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release":
 			return fmt.Errorf("line %d: %s: a file is one transaction and may not control it", s.line, word)
 		}

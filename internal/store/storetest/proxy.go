@@ -20,9 +20,10 @@ type Proxy struct {
 	trips   atomic.Int64
 	accepts atomic.Int64
 
-	mu    sync.Mutex
-	conns []net.Conn
-	down  bool
+	mu      sync.Mutex
+	conns   []net.Conn
+	down    bool
+	resumed chan struct{} // open while nothing passes; nil else
 }
 
 // NewProxy puts a proxy in front of the server of dsn, a URL; delay is added to each answer.
@@ -41,6 +42,7 @@ func NewProxy(tb testing.TB, dsn string, delay time.Duration) *Proxy {
 	done.Go(func() { p.serve(&done) })
 	tb.Cleanup(func() {
 		_ = l.Close()
+		p.Pause(false)
 		p.Cut()
 		done.Wait()
 	})
@@ -88,6 +90,30 @@ func (p *Proxy) SetDown(down bool) {
 	p.Cut()
 }
 
+// Pause holds everything back, in both directions, until it is called with false: what a frozen process or a cut link
+// looks like from either side.
+func (p *Proxy) Pause(paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case paused && p.resumed == nil:
+		p.resumed = make(chan struct{})
+	case !paused && p.resumed != nil:
+		close(p.resumed)
+		p.resumed = nil
+	}
+}
+
+// pass waits while the proxy is paused.
+func (p *Proxy) pass() {
+	p.mu.Lock()
+	resumed := p.resumed
+	p.mu.Unlock()
+	if resumed != nil {
+		<-resumed
+	}
+}
+
 func (p *Proxy) serve(done *sync.WaitGroup) {
 	for {
 		client, err := p.listener.Accept()
@@ -130,6 +156,7 @@ func (p *Proxy) forward(server, client net.Conn, answered *atomic.Bool) {
 			if answered.Swap(false) && buf[0] != 'X' { // Terminate waits for no answer
 				p.trips.Add(1)
 			}
+			p.pass()
 			if _, err := server.Write(buf[:n]); err != nil {
 				return
 			}
@@ -148,6 +175,7 @@ func (p *Proxy) back(client, server net.Conn, answered *atomic.Bool) {
 			n, err := server.Read(buf)
 			if n > 0 {
 				answered.Store(true)
+				p.pass()
 				if _, err := client.Write(buf[:n]); err != nil {
 					return
 				}
