@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -17,6 +19,14 @@ func emit(t *testing.T, b *Bus, tenant string, versions ...int64) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// next reads one event, and gives up rather than hang on one that never comes.
+func next(t *testing.T, s *Subscription) (Event, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	return s.Next(ctx)
 }
 
 func versions(refs []Ref) []int64 {
@@ -36,11 +46,11 @@ func TestBusOrder(t *testing.T) {
 	emit(t, b, acme, 2)
 	emit(t, b, other, 3)
 	emit(t, b, acme, 4)
-	first, err := mine.Next(t.Context())
+	first, err := next(t, mine)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := mine.Next(t.Context())
+	second, err := next(t, mine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +102,7 @@ func TestBusReplayAndLag(t *testing.T) {
 			emit(t, b, acme, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 			s := subscribe(t, b, SubscribeOptions{Tenant: acme, From: tt.from(b)})
 			if tt.lagged {
-				_, err := s.Next(t.Context())
+				_, err := next(t, s)
 				wantErr(t, err, ErrLagged)
 			}
 			if diff := cmp.Diff(tt.want, versions(told(t, s))); diff != "" {
@@ -116,7 +126,7 @@ func TestBusLagsTheSlow(t *testing.T) {
 		t.Error(diff)
 	}
 	emit(t, b, acme, 5)
-	_, err := slow.Next(t.Context())
+	_, err := next(t, slow)
 	wantErr(t, err, ErrLagged)
 	if got := slow.Position(); got != b.Position() {
 		t.Errorf("goes on from %+v, want %+v", got, b.Position())
@@ -145,9 +155,10 @@ func TestBusForgetsSilentTenants(t *testing.T) {
 	if len(b.topics) != 3 {
 		t.Errorf("%d topics are kept", len(b.topics))
 	}
-	_, err := subscribe(t, b, SubscribeOptions{Tenant: "silent", From: before}).Next(t.Context())
+	_, err := next(t, subscribe(t, b, SubscribeOptions{Tenant: "silent", From: before}))
 	wantErr(t, err, ErrLagged)
-	if diff := cmp.Diff([]int64{1}, versions(told(t, heard))); diff != "" {
+	emit(t, b, acme, 13)
+	if diff := cmp.Diff([]int64{1, 13}, versions(told(t, heard))); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]int64{12}, versions(told(t, subscribe(t, b, SubscribeOptions{Tenant: "tenant9", From: Position{"e", 11}})))); diff != "" {
@@ -161,7 +172,7 @@ func TestBusAllTenantsReplay(t *testing.T) {
 	b := newBus(t, BusOptions{Epoch: "e", Topics: 2})
 	emit(t, b, acme, 1)
 	first := subscribe(t, b, SubscribeOptions{Tenant: AllTenants, From: Position{"e", 0}})
-	_, err := first.Next(t.Context())
+	_, err := next(t, first)
 	wantErr(t, err, ErrLagged)
 	at := first.Position()
 	first.Close()
@@ -177,47 +188,68 @@ func TestBusAllTenantsReplay(t *testing.T) {
 // Holds REQ-016: Close wakes every reader and leaves none behind; a closed bus takes nothing.
 func TestBusClose(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, BusOptions{Epoch: "e"})
-	errs := make(chan error)
-	const readers = 8
-	for range readers {
-		s := subscribe(t, b, SubscribeOptions{Tenant: acme})
-		go func() {
-			_, err := s.Next(context.WithoutCancel(t.Context()))
-			errs <- err
-		}()
-	}
-	b.Close()
-	b.Close()
-	for range readers {
-		wantErr(t, <-errs, ErrClosed)
-	}
-	wantErr(t, b.emit(ChannelChanged(acme, chanA, 1).Ref()), ErrClosed)
-	_, err := b.Subscribe(SubscribeOptions{Tenant: acme})
-	wantErr(t, err, ErrClosed)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(t, BusOptions{Epoch: "e"})
+		ended := make(chan error, 8)
+		for range cap(ended) {
+			s := subscribe(t, b, SubscribeOptions{Tenant: acme})
+			go func() {
+				_, err := s.Next(context.WithoutCancel(t.Context()))
+				ended <- err
+			}()
+		}
+		synctest.Wait() // all of them wait
+		b.Close()
+		b.Close()
+		for range cap(ended) {
+			wantErr(t, <-ended, ErrClosed)
+		}
+		wantErr(t, b.emit(ChannelChanged(acme, chanA, 1).Ref()), ErrClosed)
+		_, err := b.Subscribe(SubscribeOptions{Tenant: acme})
+		wantErr(t, err, ErrClosed)
+	})
 }
 
-func TestSubscriptionEnds(t *testing.T) {
+// A waiting reader is woken by an event, by its context and by Close, and by nothing else.
+func TestWaitingReader(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, BusOptions{Epoch: "e"})
-	s := subscribe(t, b, SubscribeOptions{Tenant: acme})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	read := func(ctx context.Context) { _, err := s.Next(ctx); ended <- err }
-	go read(ctx)
-	cancel()
-	wantErr(t, <-ended, context.Canceled)
-	go read(context.WithoutCancel(t.Context()))
-	s.Close()
-	s.Close()
-	wantErr(t, <-ended, ErrClosed)
-	emit(t, b, acme, 1)
-	_, err := s.Next(t.Context())
-	wantErr(t, err, ErrClosed)
-	if got := b.topics[acme].subs; got != 0 {
-		t.Errorf("%d subscribers are counted after the last one left", got)
-	}
-	if _, err := subscribe(t, b, SubscribeOptions{Tenant: acme}).Batch(t.Context(), 0); err == nil {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(t, BusOptions{Epoch: "e"})
+		s := subscribe(t, b, SubscribeOptions{Tenant: acme})
+		ended := make(chan error, 1)
+		read := func(ctx context.Context) {
+			go func() { _, err := s.Next(ctx); ended <- err }()
+			synctest.Wait() // it waits
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		read(ctx)
+		emit(t, b, other, 1)
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Error("another tenant's event ended the wait")
+		}
+		emit(t, b, acme, 2)
+		wantErr(t, <-ended, nil)
+		read(ctx)
+		cancel()
+		wantErr(t, <-ended, context.Canceled)
+		read(context.WithoutCancel(t.Context()))
+		s.Close()
+		s.Close()
+		wantErr(t, <-ended, ErrClosed)
+		emit(t, b, acme, 3)
+		_, err := s.Next(t.Context())
+		wantErr(t, err, ErrClosed)
+		if got := b.topics[acme].subs; got != 0 {
+			t.Errorf("%d subscribers are counted after the last one left", got)
+		}
+	})
+}
+
+func TestBatchNeedsALimit(t *testing.T) {
+	t.Parallel()
+	s := subscribe(t, newBus(t, BusOptions{Epoch: "e"}), SubscribeOptions{Tenant: acme})
+	if _, err := s.Batch(t.Context(), 0); err == nil {
 		t.Error("a batch of none was waited for")
 	}
 }
@@ -252,9 +284,11 @@ func TestBusTogether(t *testing.T) {
 	t.Parallel()
 	const each = 2000
 	b, h := newBus(t, BusOptions{Epoch: "e", Ring: 64}), &history{}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	read := func(s *Subscription, tenant string) {
 		for last := int64(0); last < each; {
-			events, err := s.Batch(t.Context(), 16)
+			events, err := s.Batch(ctx, 16)
 			if errors.Is(err, ErrLagged) {
 				last = h.newest(tenant, s.Position())
 				continue

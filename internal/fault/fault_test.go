@@ -90,6 +90,7 @@ func TestDelayOf(t *testing.T) {
 		"reason around a delay":    {fault.Transient("DatabaseUnreachable", three), 3 * time.Second, true},
 		"outer delay wins":         {fault.RetryAfter(time.Second, five), time.Second, true},
 		"longest of a join":        {errors.Join(three, errDown, five), 5 * time.Second, true},
+		"longest, told first":      {errors.Join(five, three), 5 * time.Second, true},
 		"terminal beats the delay": {errors.Join(three, fault.Terminal("Invalid", errDown)), 0, false},
 		"delay hidden by poison":   {fault.Poison("Undecodable", three), 0, false},
 		"delay beside a wait":      {errors.Join(fault.Waiting("WaitingForX", "x"), three), 3 * time.Second, true},

@@ -17,6 +17,7 @@ const (
 	AnnotationForceRelease = Group + "/force-release" // "true": on deletion, let go of what cannot be reached
 	AnnotationRotate       = Group + "/rotate"        // any new value: rotate credentials now
 	AnnotationHash         = Group + "/hash"          // of configuration a pod reads; a change restarts it
+	AnnotationApplied      = Group + "/applied"       // on a child: hash of what the operator applied last
 
 	ComponentServer   = "server"
 	ComponentNATS     = "nats"
