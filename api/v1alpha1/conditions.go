@@ -51,6 +51,8 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonDeleting: the object is being deleted.
 	ReasonDeleting = "Deleting"
+	// ReasonReleased: the force-release annotation let a deletion go without removing everything.
+	ReasonReleased = "Released"
 	// ReasonDeletionBlocked: the message says what the deletion waits for, and how to let go of it.
 	ReasonDeletionBlocked = "DeletionBlocked"
 
@@ -100,6 +102,8 @@ const (
 	ReasonTenantConflict = "TenantConflict"
 	// ReasonSecretConflict: a Secret of that name exists and is not ours.
 	ReasonSecretConflict = "SecretConflict"
+	// ReasonObjectConflict: an object of a child's name exists and is not ours.
+	ReasonObjectConflict = "ObjectConflict"
 	// ReasonIdentityConflict: the volume holds the keys of another operator; nothing is overwritten.
 	ReasonIdentityConflict = "IdentityConflict"
 )

@@ -1,0 +1,459 @@
+package flow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/flow"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+)
+
+// world is one object behind an API server that counts what is written to it.
+type world struct {
+	client   client.Client
+	frame    flow.Frame
+	writes   []string // status, meta
+	events   []string
+	now      time.Time
+	refuse   error // of the next write
+	previous reconcile.Result
+}
+
+type scope struct {
+	obj *v1alpha1.CompassTenant
+	ran []string
+}
+
+type events struct{ w *world }
+
+func (e events) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	e.w.events = append(e.w.events, kind+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+func newWorld(t *testing.T, edit func(*v1alpha1.CompassTenant)) *world {
+	t.Helper()
+	w := &world{now: time.Date(2030, 5, 1, 12, 0, 0, 0, time.UTC)}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	obj := &v1alpha1.CompassTenant{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "acme", Generation: 1}}
+	if edit != nil {
+		edit(obj)
+	}
+	take := func() error {
+		err := w.refuse
+		w.refuse = nil
+		return err
+	}
+	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(obj).WithStatusSubresource(obj).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if err := take(); err != nil {
+					return err
+				}
+				w.writes = append(w.writes, "meta")
+				return c.Patch(ctx, o, p, opts...)
+			},
+			SubResourcePatch: func(
+				ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption,
+			) error {
+				if err := take(); err != nil {
+					return err
+				}
+				w.writes = append(w.writes, sub)
+				return c.SubResource(sub).Patch(ctx, o, p, opts...)
+			},
+		}).Build()
+	w.frame = flow.Frame{
+		Client: w.client, Events: events{w}, Now: func() time.Time { return w.now },
+		Spread: func(d time.Duration) time.Duration { return d }, Resync: time.Hour, Poll: time.Minute,
+	}
+	return w
+}
+
+// plan is what the steps of a test do.
+type plan struct {
+	steps   []flow.Step[scope]
+	removes []flow.Remove[scope]
+	report  func(*scope) flow.Notes
+	ctx     context.Context //nolint:containedctx // of one pass
+}
+
+// pass is a reconcile as every kind has it.
+func (w *world) pass(t *testing.T, p plan) (res reconcile.Result, err error) {
+	t.Helper()
+	ctx := p.ctx
+	if ctx == nil {
+		ctx = t.Context()
+	}
+	obj := &v1alpha1.CompassTenant{}
+	if gerr := w.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "acme"}, obj); gerr != nil {
+		if apierrors.IsNotFound(gerr) {
+			return res, nil
+		}
+		t.Fatal(gerr)
+	}
+	if p.report == nil {
+		p.report = func(*scope) flow.Notes { return nil }
+	}
+	s := &scope{obj: obj}
+	f := flow.Begin(w.frame, obj, s, p.steps...)
+	defer func() { res, err = f.End(ctx, p.report, err) }()
+	if f.Paused() {
+		return res, nil
+	}
+	if f.Deleting() {
+		return res, f.Teardown(ctx, p.removes...)
+	}
+	if err = f.EnsureFinalizer(ctx); err != nil {
+		return res, err
+	}
+	return res, f.Steps(ctx)
+}
+
+func (w *world) read(t *testing.T) *v1alpha1.CompassTenant {
+	t.Helper()
+	obj := &v1alpha1.CompassTenant{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "acme"}, obj); err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+func (w *world) gone(t *testing.T) bool {
+	t.Helper()
+	err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "acme"}, &v1alpha1.CompassTenant{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+// shape is a condition without its time.
+type shape struct {
+	Status  metav1.ConditionStatus
+	Reason  string
+	Message string
+}
+
+func shapes(obj *v1alpha1.CompassTenant) map[string]shape {
+	out := map[string]shape{}
+	for _, c := range obj.Status.Conditions {
+		out[c.Type] = shape{c.Status, c.Reason, c.Message}
+	}
+	return out
+}
+
+func step(condition string, err error, needs ...string) flow.Step[scope] {
+	return flow.Step[scope]{Condition: condition, Needs: needs, Run: func(_ context.Context, s *scope) error {
+		s.ran = append(s.ran, condition)
+		return err
+	}}
+}
+
+var errDown = errors.New("dial tcp: refused")
+
+// Holds REQ-213: what a step returns becomes its condition, Ready sums up, and the work queue is told.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	const a, b = v1alpha1.ConditionDatabaseReady, v1alpha1.ConditionAccountReady
+	down := fault.Transient(v1alpha1.ReasonDatabaseUnreachable, errDown)
+	waits := fault.Waiting(v1alpha1.ReasonWaitingForSecret, "Secret x does not exist: create it")
+	invalid := fault.Terminal(v1alpha1.ReasonInvalidSpec, errors.New("size: too large"))
+	fine := shape{metav1.ConditionTrue, "Applied", ""}
+	cases := map[string]struct {
+		reason   string
+		steps    []flow.Step[scope]
+		want     map[string]shape
+		after    time.Duration
+		wantErr  bool
+		terminal bool
+		observed int64
+	}{
+		"all well": {
+			reason: "True means looked at and so; the next look is a resync",
+			steps:  []flow.Step[scope]{step(a, nil), step(b, nil)},
+			want:   map[string]shape{a: fine, b: fine, "Ready": {metav1.ConditionTrue, "Available", ""}},
+			after:  time.Hour, observed: 1,
+		},
+		"waiting": {
+			reason: "waiting is no error and is polled",
+			steps:  []flow.Step[scope]{step(a, waits), step(b, nil)},
+			want: map[string]shape{
+				a:       {metav1.ConditionFalse, "WaitingForSecret", "Secret x does not exist: create it"},
+				b:       fine,
+				"Ready": {metav1.ConditionFalse, "WaitingForSecret", a + ": Secret x does not exist: create it"},
+			},
+			after: time.Minute,
+		},
+		"transient": {
+			reason: "could not tell is Unknown, and an error with backoff; an independent step advances",
+			steps:  []flow.Step[scope]{step(a, down), step(b, nil)},
+			want: map[string]shape{
+				a: {metav1.ConditionUnknown, "DatabaseUnreachable", "dial tcp: refused"}, b: fine,
+				"Ready": {metav1.ConditionUnknown, "DatabaseUnreachable", a + ": dial tcp: refused"},
+			},
+			wantErr: true,
+		},
+		"plain error": {
+			reason: "an error without a class is transient",
+			steps:  []flow.Step[scope]{step(a, errDown)},
+			want: map[string]shape{
+				a:       {metav1.ConditionUnknown, "ReconcileFailed", "dial tcp: refused"},
+				"Ready": {metav1.ConditionUnknown, "ReconcileFailed", a + ": dial tcp: refused"},
+			},
+			wantErr: true,
+		},
+		"terminal": {
+			reason: "what cannot work is not tried again",
+			steps:  []flow.Step[scope]{step(a, invalid), step(b, nil)},
+			want: map[string]shape{
+				a: {metav1.ConditionFalse, "InvalidSpec", "size: too large"}, b: fine,
+				"Ready": {metav1.ConditionFalse, "InvalidSpec", a + ": size: too large"},
+			},
+			wantErr: true, terminal: true,
+		},
+		"terminal beside transient": {
+			reason: "Ready tells the worst, and what may pass is tried again although another part is beyond help",
+			steps:  []flow.Step[scope]{step(a, down), step(b, invalid)},
+			want: map[string]shape{
+				a:       {metav1.ConditionUnknown, "DatabaseUnreachable", "dial tcp: refused"},
+				b:       {metav1.ConditionFalse, "InvalidSpec", "size: too large"},
+				"Ready": {metav1.ConditionFalse, "InvalidSpec", b + ": size: too large"},
+			},
+			wantErr: true,
+		},
+		"transient beside waiting": {
+			reason: "False beats Unknown, and the reason is of the worse class",
+			steps:  []flow.Step[scope]{step(a, waits), step(b, down)},
+			want: map[string]shape{
+				a:       {metav1.ConditionFalse, "WaitingForSecret", "Secret x does not exist: create it"},
+				b:       {metav1.ConditionUnknown, "DatabaseUnreachable", "dial tcp: refused"},
+				"Ready": {metav1.ConditionFalse, "DatabaseUnreachable", b + ": dial tcp: refused"},
+			},
+			wantErr: true,
+		},
+		"needs": {
+			reason: "a step without its input does not run, nor does what needs that one",
+			steps:  []flow.Step[scope]{step(a, waits), step(b, nil, a), step("Third", nil, b)},
+			want: map[string]shape{
+				a:       {metav1.ConditionFalse, "WaitingForSecret", "Secret x does not exist: create it"},
+				b:       {metav1.ConditionUnknown, "WaitingForDependency", "not looked at, because something it needs is not ready"},
+				"Third": {metav1.ConditionUnknown, "WaitingForDependency", "not looked at, because something it needs is not ready"},
+				"Ready": {metav1.ConditionFalse, "WaitingForSecret", a + ": Secret x does not exist: create it"},
+			},
+			after: time.Minute,
+		},
+		"two steps of one condition": {
+			reason: "the second does not run once the first failed",
+			steps:  []flow.Step[scope]{step(a, waits), step(a, nil)},
+			want: map[string]shape{
+				a:       {metav1.ConditionFalse, "WaitingForSecret", "Secret x does not exist: create it"},
+				"Ready": {metav1.ConditionFalse, "WaitingForSecret", a + ": Secret x does not exist: create it"},
+			},
+			after: time.Minute,
+		},
+		"retry after": {
+			reason: "a delay that was asked for is kept, without an error",
+			steps:  []flow.Step[scope]{step(a, fault.RetryAfter(7*time.Second, errDown))},
+			want: map[string]shape{
+				a:       {metav1.ConditionUnknown, "ReconcileFailed", "dial tcp: refused"},
+				"Ready": {metav1.ConditionUnknown, "ReconcileFailed", a + ": dial tcp: refused"},
+			},
+			after: 7 * time.Second,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			res, err := w.pass(t, plan{steps: c.steps})
+			if (err != nil) != c.wantErr || errors.Is(err, reconcile.TerminalError(nil)) != c.terminal {
+				t.Errorf("error %v, want one: %v, terminal: %v (%s)", err, c.wantErr, c.terminal, c.reason)
+			}
+			if res.RequeueAfter != c.after {
+				t.Errorf("again after %v, want %v (%s)", res.RequeueAfter, c.after, c.reason)
+			}
+			obj := w.read(t)
+			if diff := cmp.Diff(c.want, shapes(obj)); diff != "" {
+				t.Errorf("conditions (%s):\n%s", c.reason, diff)
+			}
+			if obj.Status.ObservedGeneration != c.observed {
+				t.Errorf("observedGeneration %d, want %d: it moves with a clean pass only", obj.Status.ObservedGeneration, c.observed)
+			}
+			if diff := cmp.Diff([]string{"status"}, w.writes); diff != "" {
+				t.Errorf("writes: %s", diff)
+			}
+		})
+	}
+}
+
+// Holds REQ-210, REQ-214: an idle pass writes nothing and says nothing, whatever its outcome.
+func TestSecondPassIsSilent(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{
+		"well": nil, "waiting": fault.Waiting(v1alpha1.ReasonWaitingForSecret, "x"), "transient": errDown,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			p := plan{steps: []flow.Step[scope]{step("A", err)}}
+			first, _ := w.pass(t, p)
+			if len(w.writes) != 1 || len(w.events) != 1 {
+				t.Fatalf("first pass: writes %v, events %v; want one each", w.writes, w.events)
+			}
+			w.now = w.now.Add(time.Hour)
+			second, _ := w.pass(t, p)
+			if len(w.writes) != 1 || len(w.events) != 1 {
+				t.Errorf("second pass: writes %v, events %v; want none more", w.writes, w.events)
+			}
+			if first != second {
+				t.Errorf("results differ: %v, %v", first, second)
+			}
+		})
+	}
+}
+
+// Holds REQ-213: a condition keeps its time until its status changes.
+func TestTransitionTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	start := w.now
+	run := func(err error) {
+		w.now = w.now.Add(time.Minute)
+		_, _ = w.pass(t, plan{steps: []flow.Step[scope]{step("A", err)}})
+	}
+	at := func() time.Time {
+		return meta.FindStatusCondition(w.read(t).Status.Conditions, "A").LastTransitionTime.UTC()
+	}
+	run(fault.Waiting("WaitingForX", "one"))
+	run(fault.Waiting("WaitingForX", "two"))
+	if got, want := at(), start.Add(time.Minute); !got.Equal(want) {
+		t.Errorf("after another message: %v, want %v", got, want)
+	}
+	run(nil)
+	if got, want := at(), start.Add(3*time.Minute); !got.Equal(want) {
+		t.Errorf("after another status: %v, want %v", got, want)
+	}
+}
+
+func TestNotesAndFigures(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	_, err := w.pass(t, plan{
+		steps: []flow.Step[scope]{step("A", nil), step("B", errDown)},
+		report: func(s *scope) flow.Notes {
+			s.obj.Status.Stream = "main"
+			return flow.Notes{"A": {Reason: "Available", Message: "two pods"}, "B": {Reason: "Available", Message: "never said"}}
+		},
+	})
+	if err == nil {
+		t.Error("the failed step is no error")
+	}
+	obj := w.read(t)
+	want := map[string]shape{
+		"A": {metav1.ConditionTrue, "Available", "two pods"}, "B": {metav1.ConditionUnknown, "ReconcileFailed", errDown.Error()},
+	}
+	if diff := cmp.Diff(want, shapes(obj), cmpopts.IgnoreMapEntries(func(k string, _ shape) bool { return k == "Ready" })); diff != "" {
+		t.Error(diff)
+	}
+	if obj.Status.Stream != "main" {
+		t.Error("the figures of a pass that failed in part are lost")
+	}
+}
+
+// A newer version of the object, and the end of the process, are nobody's fault.
+func TestQuietEnds(t *testing.T) {
+	t.Parallel()
+	t.Run("conflict", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, nil)
+		w.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "compasstenants"}, "acme", errors.New("newer"))
+		res, err := w.pass(t, plan{steps: []flow.Step[scope]{step("A", nil)}})
+		if err != nil || res.RequeueAfter <= 0 || res.RequeueAfter > time.Second {
+			t.Errorf("result %v, error %v; want soon and no error", res, err)
+		}
+	})
+	t.Run("shutdown", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		res, err := w.pass(t, plan{ctx: ctx, steps: []flow.Step[scope]{{Condition: "A", Run: func(ctx context.Context, _ *scope) error {
+			cancel()
+			return context.Cause(ctx)
+		}}}})
+		if err != nil || res != (reconcile.Result{}) || len(w.writes) != 0 {
+			t.Errorf("result %v, error %v, writes %v; want nothing of each", res, err, w.writes)
+		}
+	})
+	t.Run("status write fails", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, nil)
+		w.refuse = errDown
+		if _, err := w.pass(t, plan{steps: []flow.Step[scope]{step("A", nil)}}); !errors.Is(err, errDown) {
+			t.Errorf("error %v, want that of the write", err)
+		}
+	})
+}
+
+// A step has a shorter deadline than the pass, so a hanging system is still reported.
+func TestStepDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.frame.Step = time.Millisecond
+	hang := flow.Step[scope]{Condition: "A", Run: func(ctx context.Context, _ *scope) error {
+		<-ctx.Done()
+		return fmt.Errorf("ask: %w", ctx.Err())
+	}}
+	if _, err := w.pass(t, plan{steps: []flow.Step[scope]{hang, step("B", nil)}}); err == nil {
+		t.Error("no error of the hanging step")
+	}
+	got := shapes(w.read(t))
+	if got["A"].Status != metav1.ConditionUnknown || got["B"].Status != metav1.ConditionTrue {
+		t.Errorf("conditions: %v", got)
+	}
+}
+
+// Holds REQ-210: a paused object is not touched, and says so; what it said of its parts stays.
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *v1alpha1.CompassTenant) {
+		o.Annotations = map[string]string{naming.AnnotationPaused: "true"}
+		o.Spec.DeletionPolicy = v1alpha1.DeletionPolicyDelete
+	})
+	var s []string
+	ran := flow.Step[scope]{Condition: "A", Run: func(context.Context, *scope) error { s = append(s, "A"); return nil }}
+	for range 2 {
+		if res, err := w.pass(t, plan{steps: []flow.Step[scope]{ran}}); err != nil || res != (reconcile.Result{}) {
+			t.Errorf("result %v, error %v; want to be left alone", res, err)
+		}
+	}
+	if len(s) != 0 || len(w.writes) != 1 {
+		t.Errorf("ran %v, wrote %v; want no step and one status", s, w.writes)
+	}
+	obj := w.read(t)
+	if c := meta.FindStatusCondition(obj.Status.Conditions, "Ready"); c.Reason != v1alpha1.ReasonPaused || c.Status != metav1.ConditionUnknown {
+		t.Errorf("Ready: %v", c)
+	}
+	if len(obj.Finalizers) != 0 || obj.Status.ObservedGeneration != 0 {
+		t.Errorf("finalizers %v, observedGeneration %d", obj.Finalizers, obj.Status.ObservedGeneration)
+	}
+}

@@ -1,0 +1,151 @@
+package kube
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+)
+
+// Children writes the children of our objects. Client reads from the cache; Live asks the API server itself and is used
+// where acting on an old answer would lose something.
+type Children struct {
+	Client client.Client
+	Live   client.Reader
+}
+
+// Apply makes the child as wanted, if it is not, and returns it as it then is. The child must carry the labels of Labels.
+// A nil owner makes a child that outlives everything: garbage collection knows nothing of Retain (ruling O1).
+func Apply[T client.Object](ctx context.Context, c Children, owner client.Object, want T) (T, error) {
+	seen, err := apply(ctx, c, owner, want)
+	if err != nil {
+		return seen, fmt.Errorf("apply %s: %w", describe(c, want), err)
+	}
+	return seen, nil
+}
+
+func apply[T client.Object](ctx context.Context, c Children, owner client.Object, want T) (T, error) {
+	if owner != nil {
+		if err := controllerutil.SetControllerReference(owner, want, c.Client.Scheme()); err != nil {
+			return want, err
+		}
+	}
+	wish, err := wishOf(c.Client.Scheme(), want)
+	if err != nil {
+		return want, err
+	}
+	live := reflect.New(reflect.TypeOf(want).Elem()).Interface().(T) //nolint:forcetypeassert // T is a pointer to this struct
+	switch err := c.Client.Get(ctx, client.ObjectKeyFromObject(want), live); {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return want, fault.Transient(v1alpha1.ReasonApplyFailed, err)
+	default:
+		if err := mustBeOurs(c, live, want, owner); err != nil {
+			return live, err
+		}
+		if same, err := asWished(live, wish); err != nil || same {
+			return live, err
+		}
+	}
+	return write(ctx, c, owner, wish, live)
+}
+
+// write applies with force: fields we set are ours. The answer of the API server is what is then seen.
+func write[T client.Object](ctx context.Context, c Children, owner client.Object, wish *unstructured.Unstructured, seen T) (T, error) {
+	// The cache holds only what carries our label, so an object of somebody else looks absent there. Look once more before
+	// a first write, or force would take it over.
+	if seen.GetUID() == "" {
+		switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(wish), seen); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return seen, fault.Transient(v1alpha1.ReasonApplyFailed, err)
+		default:
+			if err := mustBeOurs(c, seen, wish, owner); err != nil {
+				return seen, err
+			}
+		}
+	}
+	err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wish), client.FieldOwner(naming.FieldOwner), client.ForceOwnership)
+	if err != nil {
+		return seen, interpret(err)
+	}
+	fresh := reflect.New(reflect.TypeOf(seen).Elem()).Interface().(T) //nolint:forcetypeassert // as above
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(wish.Object, fresh); err != nil {
+		return seen, err
+	}
+	return fresh, nil
+}
+
+// interpret gives an answer of the API server its class: what it calls invalid cannot work as it stands.
+func interpret(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	return fault.Transient(v1alpha1.ReasonApplyFailed, err)
+}
+
+// wishOf is the typed object as an apply configuration, with the hash of itself. Status is not ours to wish for.
+func wishOf(scheme *runtime.Scheme, want client.Object) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	if err != nil {
+		return nil, err
+	}
+	delete(content, "status")
+	prune(content)
+	u := &unstructured.Unstructured{Object: content}
+	gvk, err := apiutil.GVKForObject(want, scheme)
+	if err != nil {
+		return nil, err
+	}
+	u.SetGroupVersionKind(gvk)
+	text, err := json.Marshal(content) // sorted keys
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	notes := maps.Clone(u.GetAnnotations())
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	notes[naming.AnnotationApplied] = hex.EncodeToString(sum[:8])
+	u.SetAnnotations(notes)
+	return u, nil
+}
+
+func asWished(live client.Object, wish *unstructured.Unstructured) (bool, error) {
+	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
+	if err != nil {
+		return false, err
+	}
+	want := maps.Clone(wish.Object)
+	delete(want, "apiVersion") // typed objects do not keep them
+	delete(want, "kind")
+	return covers(have, want), nil
+}
+
+// describe names a child in a message, as kubectl would.
+func describe(c Children, obj client.Object) string {
+	return kindOf(c, obj) + " " + obj.GetNamespace() + "/" + obj.GetName()
+}
+
+func kindOf(c Children, obj client.Object) string {
+	gvk, err := apiutil.GVKForObject(obj, c.Client.Scheme())
+	if err != nil {
+		return "object"
+	}
+	return gvk.Kind
+}

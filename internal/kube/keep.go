@@ -1,0 +1,133 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+)
+
+// Keep returns the data of a Secret that is made once and then never overwritten: what it holds was stored before anybody
+// used it, and whoever looks later finds the same (REQ-212). fill gets what is there (nothing at first) and returns what is
+// missing; it is called again by every pass, so a crash between two kinds of keys is completed, and never starts anew.
+//
+// The Secret is read from the API server itself, never from the cache: an old answer "absent" must not mint keys.
+func Keep(
+	ctx context.Context, c Children, owner client.Object, want *corev1.Secret, fill func(have map[string][]byte) (map[string][]byte, error),
+) (map[string][]byte, error) {
+	data, err := keep(ctx, c, owner, want, fill)
+	if err != nil {
+		return nil, fmt.Errorf("keep Secret %s/%s: %w", want.Namespace, want.Name, err)
+	}
+	return data, nil
+}
+
+func keep(
+	ctx context.Context, c Children, owner client.Object, want *corev1.Secret, fill func(map[string][]byte) (map[string][]byte, error),
+) (map[string][]byte, error) {
+	live := &corev1.Secret{}
+	err := c.Live.Get(ctx, client.ObjectKeyFromObject(want), live)
+	absent := apierrors.IsNotFound(err)
+	switch {
+	case absent:
+	case err != nil:
+		return nil, fault.Transient(v1alpha1.ReasonApplyFailed, err)
+	default:
+		if err := mustBeOurs(c, live, want, owner); err != nil {
+			return nil, err
+		}
+	}
+	missing, err := fill(maps.Clone(live.Data))
+	if err != nil {
+		return nil, err
+	}
+	for key := range missing {
+		if _, there := live.Data[key]; there {
+			return nil, fmt.Errorf("key %s would be overwritten", key)
+		}
+	}
+	switch {
+	case absent:
+		return create(ctx, c, owner, want, missing)
+	case len(missing) == 0:
+		return live.Data, nil
+	}
+	return complete(ctx, c, live, missing)
+}
+
+// create fails where another pass was faster; the next pass then finds the Secret of that one.
+func create(ctx context.Context, c Children, owner client.Object, want *corev1.Secret, data map[string][]byte) (map[string][]byte, error) {
+	secret := want.DeepCopy()
+	secret.Data = data
+	if owner != nil {
+		if err := controllerutil.SetControllerReference(owner, secret, c.Client.Scheme()); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.Client.Create(ctx, secret, client.FieldOwner(naming.FieldOwner)); err != nil {
+		return nil, interpret(err)
+	}
+	return data, nil
+}
+
+// complete adds keys under a lock on the version that was read, so that two passes cannot each add their own.
+func complete(ctx context.Context, c Children, live *corev1.Secret, missing map[string][]byte) (map[string][]byte, error) {
+	before := live.DeepCopy()
+	if live.Data == nil {
+		live.Data = map[string][]byte{}
+	}
+	maps.Copy(live.Data, missing)
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := c.Client.Patch(ctx, live, patch, client.FieldOwner(naming.FieldOwner)); err != nil {
+		return nil, interpret(err)
+	}
+	return live.Data, nil
+}
+
+// Read returns the data of a Secret that a user made, as the API server has it now. A missing one, or a missing key, is
+// waited for and named.
+func Read(ctx context.Context, c Children, key client.ObjectKey, keys ...string) (map[string][]byte, error) {
+	secret := &corev1.Secret{}
+	switch err := c.Live.Get(ctx, key, secret); {
+	case apierrors.IsNotFound(err):
+		return nil, fault.Waiting(v1alpha1.ReasonWaitingForSecret, fmt.Sprintf("Secret %s does not exist: create it", key))
+	case err != nil:
+		return nil, fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read Secret %s: %w", key, err))
+	}
+	for _, k := range keys {
+		if len(secret.Data[k]) == 0 {
+			return nil, fault.Waiting(v1alpha1.ReasonWaitingForSecret, fmt.Sprintf("Secret %s has no key %q: add it", key, k))
+		}
+	}
+	return secret.Data, nil
+}
+
+// Remove deletes a child that is ours and says whether it is gone: absent is success, asked for is waiting, somebody else's
+// is left alone and counts as gone.
+func Remove(ctx context.Context, c Children, owner, child client.Object) error {
+	live := child.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has its type
+	switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(child), live); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read %s: %w", describe(c, child), err)
+	}
+	if mustBeOurs(c, live, child, owner) != nil {
+		return nil
+	}
+	uid := live.GetUID()
+	err := c.Client.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", describe(c, child), err)
+	}
+	return fault.Waiting(v1alpha1.ReasonDeleting, describe(c, child)+" is still being deleted")
+}
