@@ -21,6 +21,8 @@ insert into compass.session_commands (tenant_id, session_id, n, prev, kind, text
 select n.tenant_id, n.session_id, n.last_command, $2, $3, $4 from numbered n
 returning n`
 
+	sqlHosted = `select from compass.session_bindings b where b.session_id = $1 and b.runner_id = $2 and b.live`
+
 	sqlFetchCommands = `
 select c.n, c.prev, c.kind, c.text, coalesce(c.message_id, ''), coalesce(c.pos, 0) from compass.session_commands c
  where c.session_id = $1 and c.n > $2
@@ -77,19 +79,27 @@ func (s *Store) Steer(ctx context.Context, session, text string) (SessionCommand
 	return command, binding, nil
 }
 
-// FetchCommands lists the commands of a session after a number, in order, at most MaxFetch: what is listed is all there
-// is up to the last of it, so the Runner may apply them whatever their prev. ErrStale where the session is not current.
-func (s *Store) FetchCommands(ctx context.Context, ref SessionRef, after int64) ([]SessionCommand, error) {
+// Fetch asks for the commands of a session after a number.
+type Fetch struct {
+	Session string
+	Runner  string // must host it
+	After   int64
+}
+
+// FetchCommands lists commands in order, at most MaxFetch: what is listed is all there is up to the last of it, so the
+// Runner may apply them whatever their prev. ErrStale where the session is not current or another Runner's; a session is
+// of one generation, so its id is enough.
+func (s *Store) FetchCommands(ctx context.Context, f Fetch) ([]SessionCommand, error) {
 	var commands []SessionCommand
 	var messages []Message
 	mine := false
 	err := s.do(ctx, func(b *pgx.Batch) {
-		queueExists(b, &mine, sqlResolveSession, ref.Session, ref.Generation, ref.Runner)
-		b.Queue(sqlFetchCommands, ref.Session, after, MaxFetch).Query(func(rows pgx.Rows) (err error) {
+		queueExists(b, &mine, sqlHosted, f.Session, f.Runner)
+		b.Queue(sqlFetchCommands, f.Session, f.After, MaxFetch).Query(func(rows pgx.Rows) (err error) {
 			commands, err = pgx.CollectRows(rows, scanCommand)
 			return err
 		})
-		b.Queue(sqlFetchMessages, ref.Session, after, MaxFetch).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(sqlFetchMessages, f.Session, f.After, MaxFetch).Query(func(rows pgx.Rows) (err error) {
 			messages, err = pgx.CollectRows(rows, scanMessage)
 			return err
 		})
@@ -98,7 +108,7 @@ func (s *Store) FetchCommands(ctx context.Context, ref SessionRef, after int64) 
 		err = ErrStale
 	}
 	if err != nil {
-		return nil, wrapf(err, "fetch commands of session %s", ref.Session)
+		return nil, wrapf(err, "fetch commands of session %s", f.Session)
 	}
 	return withContent(commands, messages), nil
 }

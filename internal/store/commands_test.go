@@ -31,7 +31,8 @@ func TestSteersOfTwoServersAreChained(t *testing.T) {
 		})
 	}
 	group.Wait()
-	got, err := f.FetchCommands(ctx, b.ref(), 0)
+	fetch := Fetch{b.Session, b.Runner, 0}
+	got, err := f.FetchCommands(ctx, fetch)
 	if err != nil || len(got) != 30 {
 		t.Fatalf("fetched %d, %v", len(got), err)
 	}
@@ -48,7 +49,7 @@ func TestSteersOfTwoServersAreChained(t *testing.T) {
 	if newest := f.binding(t, ctx, b.Session).LastCommand; newest != prev {
 		t.Errorf("the binding names %d as newest, want %d", newest, prev)
 	}
-	rest, err := f.FetchCommands(ctx, b.ref(), got[27].N)
+	rest, err := f.FetchCommands(ctx, Fetch{b.Session, b.Runner, got[27].N})
 	if err != nil || len(rest) != 2 {
 		t.Errorf("fetched %d after the 28th, %v", len(rest), err)
 	}
@@ -85,7 +86,8 @@ func TestFetchCommands(t *testing.T) {
 	if _, _, err := f.Steer(ctx, b.Session, "hurry"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := f.FetchCommands(ctx, b.ref(), 0)
+	fetch := Fetch{b.Session, b.Runner, 0}
+	got, err := f.FetchCommands(ctx, fetch)
 	if err != nil || len(got) != 2 {
 		t.Fatalf("fetched %+v, %v", got, err)
 	}
@@ -95,18 +97,16 @@ func TestFetchCommands(t *testing.T) {
 	if got[1].Text != "hurry" || got[1].Message != nil {
 		t.Errorf("the steer came as %+v", got[1])
 	}
-	other := b.ref()
-	other.Runner = "r-other"
-	_, err = f.FetchCommands(ctx, other, 0)
+	_, err = f.FetchCommands(ctx, Fetch{b.Session, "r-other", 0})
 	wantErr(t, "another Runner", err, ErrStale)
-	_, err = f.FetchCommands(inB(t), b.ref(), 0)
+	_, err = f.FetchCommands(inB(t), fetch)
 	wantErr(t, "another tenant", err, ErrStale)
 	_, _, err = f.Steer(inB(t), b.Session, "x")
 	wantErr(t, "steer from another tenant", err, ErrNotFound)
 	if _, err := f.StopSession(ctx, b.Session); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.FetchCommands(ctx, b.ref(), 0)
+	_, err = f.FetchCommands(ctx, fetch)
 	wantErr(t, "after the stop", err, ErrStale)
 	_, _, err = f.Steer(ctx, b.Session, "x")
 	wantErr(t, "steer after the stop", err, ErrPrecondition)
