@@ -108,12 +108,7 @@ func (f *Fabric) hear(ctx context.Context, subject string, fn func(context.Conte
 	if err != nil {
 		return nil, err
 	}
-	end, err := f.register(stop)
-	if err != nil {
-		return nil, err
-	}
-	detach := context.AfterFunc(ctx, end)
-	return func() { detach(); end() }, nil
+	return f.registerWith(ctx, stop)
 }
 
 func headerOf(h map[string]string) nats.Header {

@@ -129,12 +129,6 @@ func (f *Fabric) describe(h nats.Header, letter DeadLetter, place naming.DeadLet
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 	}
-	text = strings.Map(func(r rune) rune {
-		if r == '\r' || r == '\n' {
-			return ' '
-		}
-		return r
-	}, text)
 	for k, v := range map[string]string{
 		naming.HeaderOriginalSubject: letter.OriginalSubject,
 		naming.HeaderTenant:          place.Tenant,
@@ -145,7 +139,7 @@ func (f *Fabric) describe(h nats.Header, letter DeadLetter, place naming.DeadLet
 		naming.HeaderReplay:          strconv.Itoa(letter.Replay),
 		naming.HeaderAttempts:        strconv.Itoa(letter.Attempts),
 		naming.HeaderReason:          letter.Reason,
-		naming.HeaderError:           text,
+		naming.HeaderError:           oneLine(text),
 		naming.HeaderFirstSeen:       stamp(letter.FirstSeen),
 		naming.HeaderLastSeen:        stamp(letter.LastSeen),
 		naming.HeaderInstance:        f.cfg.Instance,

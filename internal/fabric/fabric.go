@@ -26,6 +26,7 @@ type Fabric struct {
 var (
 	_ EventFabric   = (*Fabric)(nil)
 	_ DeadLetterBox = (*Fabric)(nil)
+	_ RunnerFabric  = (*Fabric)(nil)
 )
 
 // New connects and, with Manage, makes the streams. It fails with ErrConfig at once, and
@@ -160,6 +161,16 @@ func (f *Fabric) register(end func()) (Unsubscribe, error) {
 		delete(f.ends, id)
 		f.mu.Unlock()
 	}, nil
+}
+
+// registerWith is register for what also ends with ctx.
+func (f *Fabric) registerWith(ctx context.Context, end func()) (Unsubscribe, error) {
+	stop, err := f.register(end)
+	if err != nil {
+		return nil, err
+	}
+	detach := context.AfterFunc(ctx, stop)
+	return func() { detach(); stop() }, nil
 }
 
 func (f *Fabric) isClosed() bool {

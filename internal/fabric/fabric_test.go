@@ -12,3 +12,15 @@ func TestEventFabric(t *testing.T) {
 	t.Parallel()
 	fabrictest.RunEventFabric(t, func(t *testing.T) fabrictest.Ground { return newBroker(t) })
 }
+
+// Holds REQ-113, REQ-122.
+func TestBroadcaster(t *testing.T) {
+	t.Parallel()
+	fabrictest.RunBroadcaster(t, func(t *testing.T) fabrictest.Ground { return newBroker(t) })
+}
+
+// Holds REQ-114, REQ-118, REQ-119.
+func TestRunnerFabric(t *testing.T) {
+	t.Parallel()
+	fabrictest.RunRunnerFabric(t, func(t *testing.T) fabrictest.Ground { return newBroker(t) })
+}

@@ -113,11 +113,31 @@ func (b *broker) standalone(t *testing.T) fabric.Credentials {
 func (b *broker) config(t *testing.T, o fabrictest.Options) fabric.Config {
 	t.Helper()
 	return fabric.Config{
-		Name: "test", InProcess: b, Credentials: b.standalone(t), Stream: o.Stream, StreamOf: o.StreamOf, Manage: true,
+		Name: "test", InProcess: b, Credentials: b.standalone(t), Stream: o.Stream, StreamOf: o.StreamOf, Manage: o.Stream != "",
 		Spec: fabric.StreamSpec{AckWait: o.AckWait}, MaxDeliver: o.MaxDeliver, Backoff: o.Backoff,
-		Inspect: 200 * time.Millisecond, Logger: quietLog(),
+		Commands: o.Commands,
+		Inspect:  200 * time.Millisecond, Logger: quietLog(),
 		Link: fabric.Link{Settle: 50 * time.Millisecond, ReconnectWait: 20 * time.Millisecond},
 	}
+}
+
+func (b *broker) Runner(t *testing.T, id string, keys *fabric.CommandKeys) fabric.RunnerConn {
+	t.Helper()
+	b.mu.Lock()
+	creds, err := b.ns.Credentials(fabric.RoleRunner, id)
+	b.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fabric.OpenRunner(t.Context(), fabric.RunnerConfig{
+		ID: id, InProcess: b, Credentials: creds, Commands: keys, Logger: quietLog(),
+		Link: fabric.Link{Settle: 50 * time.Millisecond, ReconnectWait: 20 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
 }
 
 func (b *broker) Open(t *testing.T, o fabrictest.Options) fabrictest.Instance {

@@ -20,14 +20,15 @@ type link struct {
 	metrics *metrics
 	recover *recovery
 
-	mu      sync.Mutex
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	changed chan struct{} // closed and made anew when nc is replaced
-	subs    map[*coreSub]struct{}
-	down    time.Time // since when the connection is gone; zero: it is there
-	closed  bool
-	done    chan struct{}
+	mu       sync.Mutex
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	changed  chan struct{} // closed and made anew when nc is replaced
+	subs     map[*coreSub]struct{}
+	refusals *goneBox
+	down     time.Time // since when the connection is gone; zero: it is there
+	closed   bool
+	done     chan struct{}
 }
 
 // dial connects, trying for cfg.Link.Window. Nothing is ever buffered for a broker that is away: what could not be sent

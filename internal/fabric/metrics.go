@@ -23,16 +23,17 @@ const (
 	MetricHintAge         = "compass.fabric.hint.age" // seconds from stored to callback
 	MetricOutages         = "compass.fabric.outages"
 	MetricSlow            = "compass.fabric.slow_consumer"
-	MetricHealed          = "compass.fabric.healed" // streams and consumers repaired, by what was wrong
+	MetricRejected        = "compass.fabric.rejected" // messages dropped for what they claim, by what was wrong
+	MetricHealed          = "compass.fabric.healed"   // streams and consumers repaired, by what was wrong
 	MetricBacklog         = "compass.delivery.backlog"
 	MetricOrphans         = "compass.fabric.orphans" // stored, seen by no consumer any more; must read 0
 	MetricDeadLetters     = "compass.fabric.dead_letters"
 )
 
 type metrics struct {
-	failures, consumed, outages, slowed, healed metric.Int64Counter
-	publishing, callbacks, ages                 metric.Float64Histogram
-	backlog, orphans, dead                      metric.Int64Gauge
+	failures, consumed, outages, slowed, healed, rejections metric.Int64Counter
+	publishing, callbacks, ages                             metric.Float64Histogram
+	backlog, orphans, dead                                  metric.Int64Gauge
 }
 
 func newMetrics(p metric.MeterProvider) (*metrics, error) {
@@ -58,6 +59,7 @@ func newMetrics(p metric.MeterProvider) (*metrics, error) {
 	counter(&m.consumed, MetricConsumed, "References taken from the queue, by outcome.")
 	counter(&m.outages, MetricOutages, "Times the connection to NATS was lost.")
 	counter(&m.slowed, MetricSlow, "Times messages were dropped because a listener was too slow.")
+	counter(&m.rejections, MetricRejected, "Messages dropped for what they claim to be, by what was wrong.")
 	counter(&m.healed, MetricHealed, "Streams and consumers repaired, by what was wrong.")
 	histogram(&m.publishing, MetricPublishDuration, "Time of one publish to the queue, by outcome.")
 	histogram(&m.callbacks, MetricCallback, "Time of one callback of the queue.")
@@ -79,6 +81,10 @@ func (m *metrics) slow()   { m.slowed.Add(context.Background(), 1) }
 
 func (m *metrics) heal(what string) {
 	m.healed.Add(context.Background(), 1, metric.WithAttributes(attribute.String("what", what)))
+}
+
+func (m *metrics) reject(why string) {
+	m.rejections.Add(context.Background(), 1, metric.WithAttributes(attribute.String("why", why)))
 }
 
 func (m *metrics) published(ctx context.Context, took time.Duration, outcome string) {

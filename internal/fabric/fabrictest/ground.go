@@ -17,6 +17,7 @@ type Options struct {
 	MaxDeliver int
 	Backoff    []time.Duration
 	AckWait    time.Duration
+	Commands   fabric.Signer
 }
 
 // Instance is one process on a ground.
@@ -25,6 +26,7 @@ type Instance interface {
 	fabric.DeadLetterBox
 	fabric.Broadcaster
 	fabric.Notifier
+	fabric.RunnerFabric
 	Close(ctx context.Context) error
 }
 
@@ -32,6 +34,8 @@ type Instance interface {
 type Ground interface {
 	// Open starts an instance that makes and repairs the streams it needs, and closes it when the test ends.
 	Open(t *testing.T, o Options) Instance
+	// Runner connects the Runner of that id, of the shared fleet, and closes it when the test ends.
+	Runner(t *testing.T, id string, keys *fabric.CommandKeys) fabric.RunnerConn
 	// Outage makes the broker unreachable, for everybody, until the returned function is called. What is stored stays.
 	Outage(t *testing.T) (restore func())
 	// Raw stores a message in a queue stream as it is, past every check of Publish.
@@ -42,6 +46,10 @@ type Ground interface {
 const (
 	TenantA = "t_0000000000000000000000000a"
 	TenantB = "t_0000000000000000000000000b"
+	Runner1 = "r-00000000000000000000000001"
+	Runner2 = "r-00000000000000000000000002"
+	Client1 = "n_00000000000000000000000001"
+	Client2 = "n_00000000000000000000000002"
 	Stream  = "main"
 )
 
