@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -51,6 +52,21 @@ func (f *fixture) mustExec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	if _, err := f.super.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// mustExecLate is mustExec for a cleanup, on a connection of its own: the test's are closed by then.
+func (f *fixture) mustExecLate(t *testing.T, sql string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, f.db.Super)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Error(err)
 	}
 }
 
