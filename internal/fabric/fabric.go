@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -109,7 +111,7 @@ func (f *Fabric) Close(ctx context.Context) error {
 		return nil
 	}
 	f.closed = true
-	ends := f.ends
+	ends := slices.Collect(maps.Values(f.ends))
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Link.Drain)
 	defer cancel()

@@ -20,12 +20,12 @@ func (f *Fabric) SubscribeKind(ctx context.Context, kind EventKind, fn Handler) 
 	if err := f.takeLane(); err != nil {
 		return nil, fmt.Errorf("subscribe to %s: %w", kind, err)
 	}
-	end, err := f.consume(ctx, kind, "", fn)
+	end, err := f.consume(ctx, kind, "", fn, f.freeLane)
 	if err != nil {
 		f.freeLane()
 		return nil, err
 	}
-	return once(func() { end(); f.freeLane() }), nil
+	return end, nil
 }
 
 func (f *Fabric) takeLane() error {
@@ -53,11 +53,12 @@ func (f *Fabric) Subscribe(ctx context.Context, subject string, fn Handler) (Uns
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadRef, err)
 	}
-	return f.consume(ctx, EventKind(kind), tenant, fn)
+	return f.consume(ctx, EventKind(kind), tenant, fn, func() {})
 }
 
 // consume starts a lane. What can never work is told at once; what may come (broker, stream) is waited for behind it.
-func (f *Fabric) consume(ctx context.Context, kind EventKind, tenant string, fn Handler) (Unsubscribe, error) {
+// ended is called when the lane is over, not if it never began.
+func (f *Fabric) consume(ctx context.Context, kind EventKind, tenant string, fn Handler, ended func()) (Unsubscribe, error) {
 	switch {
 	case f.cfg.Stream == "":
 		return nil, fmt.Errorf("%w: no Stream to subscribe to", ErrConfig)
@@ -71,14 +72,9 @@ func (f *Fabric) consume(ctx context.Context, kind EventKind, tenant string, fn 
 	if err := l.ready(ctx); err != nil && hopelessLane(err) {
 		return nil, fmt.Errorf("subscribe to %s of stream %s: %w", kind, f.cfg.Stream, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	end, err := f.register(func() { cancel(); <-l.done; l.forget() })
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	go l.run(ctx)
-	return end, nil
+	lctx, cancel := context.WithCancel(ctx)
+	go l.run(lctx)
+	return f.registerWith(ctx, func() { cancel(); <-l.done; l.forget(); ended() })
 }
 
 func hopelessLane(err error) bool {

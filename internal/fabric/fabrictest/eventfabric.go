@@ -40,6 +40,7 @@ func RunEventFabric(t *testing.T, ground func(t *testing.T) Ground) {
 		"PublishFailsWhileAway":           publishFailsWhileAway,
 		"CloseEndsEverything":             closeEndsEverything,
 		"CallbackMayFinishAfterCtxIsDone": callbackMayFinish,
+		"CancelingFreesThePlace":          aCanceledSubscriptionFreesItsPlace,
 	}
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -95,3 +95,17 @@ func callbackMayFinish(t *testing.T, g Ground) {
 		t.Errorf("the callback's context ended with the subscription's: %v", err)
 	}
 }
+
+func aCanceledSubscriptionFreesItsPlace(t *testing.T, g Ground) {
+	f := g.Open(t, short())
+	ctx, cancel := context.WithCancel(t.Context())
+	nop := func(context.Context, fabric.EventRef) error { return nil }
+	if _, err := f.SubscribeKind(ctx, fabric.KindMessagePosted, nop); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	Eventually(t, "another can subscribe", func() bool {
+		_, err := f.SubscribeKind(t.Context(), fabric.KindMessagePosted, nop)
+		return err == nil
+	})
+}
