@@ -84,29 +84,27 @@ func privilegeChanges(ctx context.Context, q querier, database string, roles nam
 	if err != nil {
 		return nil, err
 	}
-	asOwner := func(sql string) string {
-		return fmt.Sprintf("set local role %s; %s; reset role", pg.Ident(roles.Owner), sql)
-	}
 	var out []change
+	asOwner := func(what, sql string) {
+		out = append(out, change{what: what, sql: sql, role: roles.Owner})
+	}
+	name := pg.Ident(database)
 	if inDatabase {
-		out = append(out, change{"close the database to PUBLIC", asOwner("revoke all on database " + pg.Ident(database) + " from public")})
+		asOwner("close the database to PUBLIC", "revoke all on database "+name+" from public")
 	}
 	if inSchema {
-		out = append(out, change{"close schema public to PUBLIC", asOwner("revoke all on schema public from public")})
+		asOwner("close schema public to PUBLIC", "revoke all on schema public from public")
 	}
 	if functions {
-		out = append(out, change{"keep new functions from PUBLIC",
-			asOwner("alter default privileges revoke execute on functions from public")})
+		asOwner("keep new functions from PUBLIC", "alter default privileges revoke execute on functions from public")
 	}
 	for _, role := range []string{roles.App, roles.System, roles.Provision, roles.Tenant} {
 		if !slices.Contains(granted, role) {
-			out = append(out, change{"let role " + role + " connect",
-				asOwner(fmt.Sprintf("grant connect on database %s to %s", pg.Ident(database), pg.Ident(role)))})
+			asOwner("let role "+role+" connect", fmt.Sprintf("grant connect on database %s to %s", name, pg.Ident(role)))
 		}
 	}
-	for _, name := range set {
-		out = append(out, change{"reset " + name + " of the database",
-			asOwner(fmt.Sprintf("alter database %s reset %q", pg.Ident(database), name))})
+	for _, setting := range set {
+		asOwner("reset "+setting+" of the database", fmt.Sprintf("alter database %s reset %s", name, pg.Ident(setting)))
 	}
 	return out, nil
 }

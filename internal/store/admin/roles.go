@@ -25,7 +25,18 @@ var settings = []string{
 }
 
 // change is one statement and what it does, which has no secret in it.
-type change struct{ what, sql string }
+type change struct {
+	what, sql string
+	role      string // whom the admin acts as; "" for itself
+}
+
+// run is the statement as the admin sends it.
+func (c change) run() string {
+	if c.role == "" {
+		return c.sql
+	}
+	return fmt.Sprintf("set local role %s; %s; reset role", pg.Ident(c.role), c.sql)
+}
 
 // ensureRoles makes the five roles what they must be, and nothing else of them.
 func (a *Admin) ensureRoles(ctx context.Context, spec Spec, roles naming.Roles) ([]string, error) {
@@ -48,8 +59,8 @@ func roleChanges(seen Observation, roles naming.Roles) []change {
 	}
 	for _, m := range seen.Memberships {
 		if unwanted(m, roles) {
-			out = append(out, change{"end membership of " + m.Member + " in " + m.Of,
-				fmt.Sprintf("revoke %s from %s", pg.Ident(m.Of), pg.Ident(m.Member))})
+			out = append(out, change{what: "end membership of " + m.Member + " in " + m.Of,
+				sql: fmt.Sprintf("revoke %s from %s", pg.Ident(m.Of), pg.Ident(m.Member))})
 		}
 	}
 	if !seen.OwnerGranted {
@@ -57,7 +68,7 @@ func roleChanges(seen Observation, roles naming.Roles) []change {
 		if seen.ServerVersion >= 160000 {
 			grant += " with inherit false, set true"
 		}
-		out = append(out, change{"let the admin act as " + roles.Owner, grant})
+		out = append(out, change{what: "let the admin act as " + roles.Owner, sql: grant})
 	}
 	return out
 }
@@ -67,7 +78,7 @@ func attributeChanges(r Role, login bool) []change {
 	role := pg.Ident(r.Name)
 	if !r.Exists {
 		word := map[bool]string{true: "login", false: "nologin"}[login]
-		return []change{{"create role " + r.Name, fmt.Sprintf(
+		return []change{{what: "create role " + r.Name, sql: fmt.Sprintf(
 			"create role %s %s nosuperuser nobypassrls nocreaterole nocreatedb noreplication inherit", role, word)}}
 	}
 	var words []string
@@ -94,7 +105,7 @@ func attributeChanges(r Role, login bool) []change {
 	}
 	var out []change
 	for _, w := range words { // one statement each: what the admin may not do must not keep it from the rest
-		out = append(out, change{"make role " + r.Name + " " + w, "alter role " + role + " " + w})
+		out = append(out, change{what: "make role " + r.Name + " " + w, sql: "alter role " + role + " " + w})
 	}
 	return out
 }
@@ -109,7 +120,8 @@ func settingChanges(r Role, login bool) []change {
 	for _, s := range r.Settings {
 		name, _, _ := strings.Cut(s, "=")
 		if !slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(w, name+"=") }) {
-			out = append(out, change{"reset " + name + " of role " + r.Name, "alter role " + role + " reset " + pg.Ident(strings.Split(name, ".")...)})
+			out = append(out, change{what: "reset " + name + " of role " + r.Name,
+				sql: "alter role " + role + " reset " + pg.Ident(strings.Split(name, ".")...)})
 		}
 	}
 	for _, w := range want {
@@ -118,12 +130,13 @@ func settingChanges(r Role, login bool) []change {
 			if name != "search_path" { // a list of names, each its own word
 				value = "'" + value + "'"
 			}
-			out = append(out, change{"set " + name + " of role " + r.Name, fmt.Sprintf("alter role %s set %s = %s", role, name, value)})
+			out = append(out, change{what: "set " + name + " of role " + r.Name,
+				sql: fmt.Sprintf("alter role %s set %s = %s", role, name, value)})
 		}
 	}
 	for _, d := range r.Elsewhere {
-		out = append(out, change{"reset role " + r.Name + " in database " + d,
-			fmt.Sprintf("alter role %s in database %s reset all", role, pg.Ident(d))})
+		out = append(out, change{what: "reset role " + r.Name + " in database " + d,
+			sql: fmt.Sprintf("alter role %s in database %s reset all", role, pg.Ident(d))})
 	}
 	return out
 }
@@ -193,7 +206,7 @@ func applyLocked(ctx context.Context, conn *pgx.Conn, missing func(context.Conte
 // try runs one change behind a savepoint. Where the admin may not, the rest goes on and the last look says so.
 func try(ctx context.Context, tx pgx.Tx, c change) error {
 	err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
-		_, err := inner.Exec(ctx, c.sql, pgx.QueryExecModeSimpleProtocol)
+		_, err := inner.Exec(ctx, c.run(), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 	if pg.Code(err) == "42501" {

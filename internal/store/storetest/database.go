@@ -49,27 +49,43 @@ func NewDatabaseWith(tb testing.TB, files fs.FS) *Database {
 	return db
 }
 
+// NewDatabaseNamed makes an empty database of that name.
+func NewDatabaseNamed(tb testing.TB, name string) *Database {
+	tb.Helper()
+	return Postgres(tb).newDatabase(tb, name)
+}
+
+// NewDatabaseUnmade only chooses a name, and drops what the test makes of it.
+func NewDatabaseUnmade(tb testing.TB) *Database {
+	tb.Helper()
+	return Postgres(tb).unmade(tb, "t"+randomName())
+}
+
 func (s *Server) newDatabase(tb testing.TB, name string) *Database {
 	tb.Helper()
-	roles, err := naming.RolesOf(name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	db := s.unmade(tb, name)
 	a, err := admin.New(admin.Options{DSN: s.AdminDSN})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	pass := admin.Passwords{App: randomName(), System: randomName(), Provision: randomName()}
-	tb.Cleanup(func() { s.drop(tb, name, roles) })
 	if _, err := a.Ensure(tb.Context(), admin.Spec{Database: name, Passwords: pass}); err != nil {
 		tb.Fatalf("make database: %v", err)
 	}
-	return &Database{
-		Server: s, Name: name, Roles: roles,
-		App: a.DSN(name, roles.App, pass.App), System: a.DSN(name, roles.System, pass.System),
-		Provision: a.DSN(name, roles.Provision, pass.Provision),
-		Admin:     must(WithDatabase(s.AdminDSN, name))(tb), Super: must(WithDatabase(s.SuperDSN, name))(tb),
+	db.App, db.System = a.DSN(name, db.Roles.App, pass.App), a.DSN(name, db.Roles.System, pass.System)
+	db.Provision = a.DSN(name, db.Roles.Provision, pass.Provision)
+	return db
+}
+
+func (s *Server) unmade(tb testing.TB, name string) *Database {
+	tb.Helper()
+	roles, err := naming.RolesOf(name)
+	if err != nil {
+		tb.Fatal(err)
 	}
+	tb.Cleanup(func() { s.drop(tb, name, roles) })
+	return &Database{Server: s, Name: name, Roles: roles,
+		Admin: must(WithDatabase(s.AdminDSN, name))(tb), Super: must(WithDatabase(s.SuperDSN, name))(tb)}
 }
 
 // Migrate brings the database to the newest of files.
