@@ -24,8 +24,9 @@ type Subscription struct {
 	cursor uint64
 	lagged bool
 
-	once sync.Once
-	done chan struct{}
+	once   sync.Once
+	done   chan struct{}
+	closed func() // called once the subscription is over; nil for none
 }
 
 // Subscribe begins a subscription. A From that cannot be resumed is told by ErrLagged at the first read. The only error
@@ -90,8 +91,11 @@ func (s *Subscription) Close() {
 	s.once.Do(func() {
 		close(s.done)
 		s.bus.mu.Lock()
-		defer s.bus.mu.Unlock()
 		s.topic.subs--
+		s.bus.mu.Unlock()
+		if s.closed != nil {
+			s.closed()
+		}
 	})
 }
 
