@@ -123,6 +123,14 @@ begin
 end
 $$;
 
+-- runner_token_state() tells whether a token can still enrol somebody: the operator publishes another once it was used.
+create function compass.runner_token_state(p_hash bytea) returns table (bound boolean, disabled boolean)
+    language sql stable security definer
+    set search_path = pg_catalog, pg_temp
+begin atomic
+    select t.bound_key is not null, t.disabled from compass.runner_tokens t where t.hash = p_hash;
+end;
+
 -- runner_find() tells the fleet and public key of a Runner; no row where there is none.
 create function compass.runner_find(p_id text) returns table (fleet text, public_key text, incarnation bigint)
     language sql stable security definer
@@ -226,10 +234,10 @@ begin
 end
 $$;
 
-revoke all on function compass.runner_issue_token(bytea, text), compass.runner_enroll(bytea, text, text),
+revoke all on function compass.runner_issue_token(bytea, text), compass.runner_token_state(bytea), compass.runner_enroll(bytea, text, text),
     compass.runner_find(text), compass.runner_hello(text, interval), compass.runner_lease(text, text, bigint, interval),
     compass.runner_renew(text, bigint, interval, integer), compass.runner_expire(text, timestamptz, interval), compass.runner_pick(text[]) from public;
-grant execute on function compass.runner_issue_token(bytea, text) to ${app}, ${provision};
+grant execute on function compass.runner_issue_token(bytea, text), compass.runner_token_state(bytea) to ${app}, ${provision};
 grant execute on function compass.runner_enroll(bytea, text, text), compass.runner_find(text), compass.runner_hello(text, interval),
     compass.runner_lease(text, text, bigint, interval), compass.runner_renew(text, bigint, interval, integer), compass.runner_pick(text[]) to ${app};
 grant execute on function compass.runner_expire(text, timestamptz, interval) to ${system};

@@ -29,3 +29,26 @@ begin
     end loop;
 end
 $$;
+
+-- purge_tenant() removes a tenant whole, on a deletion under the policy Delete. Only one that no stream carries: its worker
+-- has then let go of it. It runs within the tenant's own scope, so that it cannot take a row of anybody else.
+create function compass.purge_tenant(p_tenant text) returns void
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    rel text;
+begin
+    perform set_config('compass.tenant_id', p_tenant, true);
+    if exists (select from compass.placements p where p.tenant_id = p_tenant and p.stream is not null) then
+        raise exception 'tenant is still carried by a stream' using errcode = 'CP004';
+    end if;
+    foreach rel in array array['session_bindings', 'agent_placements', 'dead_letters', 'delivery_attempts', 'owed_mentions', 'asks',
+            'pins', 'messages', 'turns', 'delivery_cursors', 'channel_members', 'channels'] loop
+        execute format('delete from compass.%I where tenant_id = $1', rel) using p_tenant;
+    end loop;
+    delete from compass.tenants t where t.id = p_tenant;
+end
+$$;
+revoke all on function compass.purge_tenant(text) from public;
+grant execute on function compass.purge_tenant(text) to ${provision};
