@@ -7,7 +7,8 @@ import (
 )
 
 // claims remembers which digests this process has taken, for a while and up to a count. It is of this process alone: a
-// shared one would let the first instance take the fact from all others.
+// shared one would let the first instance take the fact from all others. A copy that arrives while the first one's emit is
+// failing is dropped with it: the broadcast is lost then, which the lane allows.
 type claims struct {
 	now   func() time.Time
 	ttl   time.Duration
@@ -32,7 +33,7 @@ func (c *claims) take(d Digest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	for e := c.order.Front(); e != nil && !e.Value.(claim).ends.After(now); e = c.order.Front() {
+	for e := c.order.Front(); e != nil && !claimOf(e).ends.After(now); e = c.order.Front() {
 		c.drop(e)
 	}
 	if _, taken := c.byKey[d]; taken {
@@ -55,6 +56,11 @@ func (c *claims) release(d Digest) {
 }
 
 func (c *claims) drop(e *list.Element) {
-	delete(c.byKey, e.Value.(claim).digest)
+	delete(c.byKey, claimOf(e).digest)
 	c.order.Remove(e)
+}
+
+func claimOf(e *list.Element) claim {
+	held, _ := e.Value.(claim) // the list holds nothing else
+	return held
 }

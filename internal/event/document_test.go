@@ -116,7 +116,7 @@ func TestDocument(t *testing.T) {
 	checkProofs(t)
 	got := document(t)
 	if *update {
-		if err := os.WriteFile(documentPath, got, 0o644); err != nil { //nolint:gosec // a page of the repository
+		if err := os.WriteFile(documentPath, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

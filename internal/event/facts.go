@@ -27,65 +27,65 @@ type Fact struct{ ref Ref }
 // Ref returns what the fact is about.
 func (f Fact) Ref() Ref { return f.ref }
 
-// MessagePosted: a message was committed, or the turn that held it has settled. rev is that change's.
+// MessagePosted says that a message was committed, or the turn that held it has settled. rev is that change's.
 func MessagePosted(tenant, channel, message string, rev int64) Fact {
 	return Fact{Ref{tenant, NameMessagePosted, message, channel, rev}}
 }
 
-// MessageVisible: a message may be seen by the people of its channel.
+// MessageVisible says that a message may be seen by the people of its channel.
 func MessageVisible(tenant, channel, message string, rev int64) Fact {
 	return Fact{Ref{tenant, NameMessageVisible, message, channel, rev}}
 }
 
-// MessageUpdated: a visible message was edited, framed, answered or settled.
+// MessageUpdated says that a visible message was edited, framed, answered or settled.
 func MessageUpdated(tenant, channel, message string, rev int64) Fact {
 	return Fact{Ref{tenant, NameMessageUpdated, message, channel, rev}}
 }
 
-// ChannelChanged: a channel was made, changed or archived, or its members or pins have changed.
+// ChannelChanged says that a channel was made, changed or archived, or its members or pins have changed.
 func ChannelChanged(tenant, channel string, clock int64) Fact {
 	return Fact{Ref{tenant, NameChannelChanged, channel, "", clock}}
 }
 
-// AgentWorkspaceChanged: what an agent works on has changed.
+// AgentWorkspaceChanged says that what an agent works on has changed.
 func AgentWorkspaceChanged(tenant, agent string, clock int64) Fact {
 	return Fact{Ref{tenant, NameAgentWorkspaceChanged, agent, "", clock}}
 }
 
-// TopicUpserted: a topic of a channel was made or changed.
+// TopicUpserted says that a topic of a channel was made or changed.
 func TopicUpserted(tenant, channel, topic string, clock int64) Fact {
 	return Fact{Ref{tenant, NameTopicUpserted, topic, channel, clock}}
 }
 
-// BindingChanged: an agent's session began, ended or was replaced. The generation is no version: a session begins and
+// BindingChanged says that an agent's session began, ended or was replaced. The generation is no version: a session begins and
 // ends in one.
 func BindingChanged(tenant, agent string, clock int64) Fact {
 	return Fact{Ref{tenant, NameBindingChanged, agent, "", clock}}
 }
 
-// CursorMoved: an agent's acknowledgement moved its cursor in a channel to acked. Told only after it moved.
+// CursorMoved says that an agent's acknowledgement moved its cursor in a channel to acked. Told only after it moved.
 func CursorMoved(tenant, channel, agent string, acked int64) Fact {
 	return Fact{Ref{tenant, NameCursorMoved, agent, channel, acked}}
 }
 
-// PlacementChanged: a tenant was placed, drained, moved or frozen.
+// PlacementChanged says that a tenant was placed, drained, moved or frozen.
 func PlacementChanged(tenant string, clock int64) Fact {
 	return Fact{Ref{tenant, NamePlacementChanged, tenant, "", clock}}
 }
 
-// PresenceChanged: an account came, went or changed what it shows. The clock tells going and coming back apart.
+// PresenceChanged says that an account came, went or changed what it shows. The clock tells going and coming back apart.
 func PresenceChanged(tenant, account string, clock int64) Fact {
 	return Fact{Ref{tenant, NamePresenceChanged, account, "", clock}}
 }
 
-// Heartbeat: this instance is there, for those who listen to the tenant.
+// Heartbeat says that this instance is there, for those who listen to the tenant.
 func Heartbeat(tenant string) Fact {
 	return Fact{Ref{tenant, NameHeartbeat, tenant, "", 0}}
 }
 
-// ClientLagged: a client stream fell behind the bus, at seq, and was told to resync.
+// ClientLagged says that a client stream fell behind the bus, at seq, and was told to resync.
 func ClientLagged(tenant, connection string, seq uint64) Fact {
-	return Fact{Ref{tenant, NameClientLagged, connection, "", int64(max(seq, 1))}} //nolint:gosec // nobody counts 2^63 events
+	return Fact{Ref{tenant, NameClientLagged, connection, "", int64(max(seq, 1))}}
 }
 
 // check refuses a reference that its entry does not describe.

@@ -8,13 +8,13 @@ type Class int
 const (
 	// None is the class of a nil error.
 	None Class = iota
-	// ClassWaiting: another party must move first; nothing is wrong.
+	// ClassWaiting says that another party must move first; nothing is wrong.
 	ClassWaiting
-	// ClassTransient: try again, later and less often. The class of every error that carries no fault.
+	// ClassTransient says to try again, later and less often. It is the class of every error that carries no fault.
 	ClassTransient
-	// ClassTerminal: this input cannot work; trying again without a change of it is useless.
+	// ClassTerminal says that this input cannot work; trying again without a change of it is useless.
 	ClassTerminal
-	// ClassPoison: this one delivery cannot be handled by anybody; set it aside and go on.
+	// ClassPoison says that this one delivery cannot be handled by anybody; set it aside and go on.
 	ClassPoison
 )
 

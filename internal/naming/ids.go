@@ -68,7 +68,7 @@ func (g *IDs) id() string {
 	var b [16]byte
 	g.read(b[6:])
 	var ms [8]byte
-	binary.BigEndian.PutUint64(ms[:], uint64(max(g.Now().UnixMilli(), 0))) //nolint:gosec // not negative
+	binary.BigEndian.PutUint64(ms[:], uint64(max(g.Now().UnixMilli(), 0)))
 	copy(b[:6], ms[2:])
 	b[6] = b[6]&0x0f | 0x70
 	b[8] = b[8]&0x3f | 0x80
