@@ -69,9 +69,10 @@ func TestSecretsNeverReachErrors(t *testing.T) {
 	const secret = "hunter2"
 	for name, load := range map[string]func(string) error{
 		"databases":    func(p string) error { _, err := config.LoadDatabases(p); return err },
+		"issuers":      func(p string) error { _, err := config.LoadIssuers(p); return err },
 		"command keys": func(p string) error { _, err := config.LoadCommandKeys(p); return err },
 	} {
-		for _, content := range []string{"{" + secret, "databases: " + secret, "keys: [{id: a, seed: " + secret + "}]", secret + ": 1"} {
+		for _, content := range []string{"{" + secret, "databases: " + secret, "keys: [{id: a, seed: " + secret + "}]", secret + ": 1", "fleets: {shared: {account: A, seed: [" + secret + "]}}"} {
 			err := load(write(t, content))
 			if err == nil || strings.Contains(err.Error(), secret) {
 				t.Errorf("%s from %q: error = %v: want one that does not quote the content", name, content, err)

@@ -74,6 +74,29 @@ func LoadCommandKeys(path string) ([]CommandKey, error) {
 	return keys, nil
 }
 
+// FleetIssuer is what a Server needs to let Runners of one fleet into NATS: the account, and the seed of the signing key
+// that is scoped to Runners.
+type FleetIssuer struct {
+	Account string `json:"account"`
+	Seed    string `json:"seed"`
+}
+
+// LoadIssuers reads a file that holds, under the key fleets, an issuer per fleet: shared, or a tenant's id.
+func LoadIssuers(path string) (map[string]FleetIssuer, error) {
+	var file struct {
+		Fleets map[string]FleetIssuer `json:"fleets"`
+	}
+	if err := loadSecret(path, &file); err != nil {
+		return nil, err
+	}
+	for fleet, i := range file.Fleets {
+		if i.Account == "" || i.Seed == "" {
+			return nil, fmt.Errorf("%s: fleet %s lacks its account or its seed", path, fleet)
+		}
+	}
+	return file.Fleets, nil
+}
+
 // loadSecret decodes a YAML file without ever quoting its content in an error.
 func loadSecret(path string, into any) error {
 	raw, err := os.ReadFile(path)
