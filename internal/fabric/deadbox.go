@@ -76,7 +76,7 @@ func (f *Fabric) Remove(ctx context.Context, stream string, letter DeadLetter) e
 	if err != nil {
 		return fmt.Errorf("remove dead letter %d: %w", letter.Sequence, interpret(err))
 	}
-	want, err := naming.DeadLetterSubject(placeOf(stream, letter))
+	want, err := naming.DeadLetterSubject(letter.Place(stream))
 	if err != nil || msg.Subject != want {
 		return fmt.Errorf("remove dead letter %d: %w", letter.Sequence, ErrMismatch)
 	}

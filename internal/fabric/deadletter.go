@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,11 +24,7 @@ const maxErrorText = 1 << 10
 func (f *Fabric) parkMessage(
 	ctx context.Context, stream string, msg jetstream.Msg, meta *jetstream.MsgMetadata, letter DeadLetter, now time.Time,
 ) error {
-	in, err := decodeRef(stream, msg.Subject(), msg.Headers(), msg.Data())
-	letter.Ref, letter.Replay = in.ref, in.replay
-	if err != nil {
-		letter.Ref.RowID, letter.Ref.Version = "", 0
-	}
+	letter.Ref, letter.Replay, _ = DecodeRef(stream, wireOf(msg.Subject(), msg.Headers(), msg.Data()))
 	letter.OriginalSubject, letter.Body, letter.LastSeen = msg.Subject(), msg.Data(), now
 	header := carried(msg.Headers())
 	if id := msg.Headers().Get(nats.MsgIdHdr); id != "" {
@@ -45,6 +42,9 @@ func (f *Fabric) Announce(ctx context.Context, stream string, letter DeadLetter)
 		}
 		letter.OriginalSubject = subject
 	}
+	if letter.Body == nil {
+		letter.Body, _ = json.Marshal(letter.Ref) // strings
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	defer cancel()
 	return f.storeLetter(ctx, stream, letter, nats.Header{})
@@ -52,7 +52,7 @@ func (f *Fabric) Announce(ctx context.Context, stream string, letter DeadLetter)
 
 // storeLetter publishes to the letter's own subject, which must be empty: whoever comes second finds the first one there.
 func (f *Fabric) storeLetter(ctx context.Context, stream string, letter DeadLetter, header nats.Header) error {
-	place := placeOf(stream, letter)
+	place := letter.Place(stream)
 	subject, err := naming.DeadLetterSubject(place)
 	if err != nil {
 		return fmt.Errorf("%w: dead letter: %w", ErrBadRef, err)
@@ -102,8 +102,8 @@ func (f *Fabric) sameLetter(ctx context.Context, js jetstream.JetStream, stream 
 	return nil
 }
 
-// placeOf is where a letter is kept. A reference that could not be read in full is kept under the hash of what arrived.
-func placeOf(stream string, letter DeadLetter) naming.DeadLetter {
+// Place is where a letter is kept. A reference that could not be read in full is kept under the hash of what arrived.
+func (letter DeadLetter) Place(stream string) naming.DeadLetter {
 	d := naming.DeadLetter{
 		Stream: stream, Tenant: letter.Ref.Tenant, Kind: string(letter.Ref.Kind), Row: letter.Ref.RowID,
 		Recipient: letter.Recipient, Version: letter.Ref.Version, Replay: int64(letter.Replay),

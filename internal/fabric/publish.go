@@ -24,7 +24,7 @@ func (f *Fabric) Publish(ctx context.Context, subject string, ref EventRef) erro
 
 // put stores one reference in the stream and reports whether the broker had it already.
 func (f *Fabric) put(ctx context.Context, stream string, ref EventRef, replay int) (duplicate bool, err error) {
-	msg, err := encodeRef(ref, stream, f.cfg.Instance, replay)
+	w, err := EncodeRef(ref, stream, f.cfg.Instance, replay)
 	if err != nil {
 		return false, err
 	}
@@ -40,7 +40,7 @@ func (f *Fabric) put(ctx context.Context, stream string, ref EventRef, replay in
 	defer cancel()
 	began := f.cfg.Now()
 	// Naming the stream turns "stored somewhere else" into an error.
-	ack, err := js.PublishMsg(ctx, msg, jetstream.WithExpectStream(name))
+	ack, err := js.PublishMsg(ctx, w.message(), jetstream.WithExpectStream(name))
 	if err != nil {
 		f.metrics.published(ctx, f.cfg.Now().Sub(began), "failed")
 		return false, fmt.Errorf("publish %s of tenant %s: %w", ref.Kind, ref.Tenant, interpret(err))

@@ -49,14 +49,8 @@ func (f *Fabric) SendCommand(ctx context.Context, to RunnerAddr, command *compas
 // Events see RunnerFabric.
 func (f *Fabric) Events(ctx context.Context, fn func(ctx context.Context, event RunnerEvent) error) (Unsubscribe, error) {
 	return f.answer(ctx, naming.RunnerEvents, func(ctx context.Context, from RunnerAddr, msg *nats.Msg) *nats.Msg {
-		err := f.event(ctx, from, msg, fn)
-		answer := &compassv1.RunnerEventAnswer{}
-		if err != nil {
-			code, message := codeOf(err)
-			answer.Code, answer.Detail = code.String(), message
-		}
-		body, merr := proto.Marshal(answer)
-		if merr != nil { // two strings
+		body, err := proto.Marshal(AnswerOf(f.event(ctx, from, msg, fn)))
+		if err != nil { // two strings
 			return nil
 		}
 		return &nats.Msg{Data: body}

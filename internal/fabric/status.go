@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 )
 
 // The headers that carry a call over NATS: the procedure there, the Connect status back.
@@ -97,3 +99,15 @@ func decodeStatus(h nats.Header) error {
 func oneLine(s string) string {
 	return strings.NewReplacer("\r", " ", "\n", " ").Replace(s)
 }
+
+// AnswerOf is how an error of an event's handler is answered; an empty code means done.
+func AnswerOf(err error) *compassv1.RunnerEventAnswer {
+	if err == nil {
+		return &compassv1.RunnerEventAnswer{}
+	}
+	code, message := codeOf(err)
+	return &compassv1.RunnerEventAnswer{Code: code.String(), Detail: message}
+}
+
+// SeenByCaller is what an error of a call's handler becomes on the way to the Runner.
+func SeenByCaller(err error) error { return decodeStatus(encodeStatus(err)) }

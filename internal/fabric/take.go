@@ -31,18 +31,18 @@ func (l *lane) judge(msg jetstream.Msg, meta *jetstream.MsgMetadata) counting.Ve
 	if v, ask := l.rules.OnEntry(delivered, known); !ask {
 		return v
 	}
-	in, err := decodeRef(l.f.cfg.Stream, msg.Subject(), msg.Headers(), msg.Data())
+	ref, _, err := DecodeRef(l.f.cfg.Stream, wireOf(msg.Subject(), msg.Headers(), msg.Data()))
 	if err != nil {
 		return counting.Verdict{Outcome: counting.Park, Reason: ReasonUndecodable, Err: err}
 	}
-	if in.ref.Kind != l.kind {
+	if ref.Kind != l.kind {
 		return counting.Verdict{Outcome: counting.Park, Reason: ReasonUnknownKind, Err: ErrBadRef}
 	}
 	ctx, cancel := context.WithTimeout(l.base, l.ackWait)
 	defer cancel()
 	began := l.f.cfg.Now()
 	l.f.metrics.ages.Record(ctx, max(began.Sub(meta.Timestamp), 0).Seconds())
-	err = counting.Guard(func() error { return l.fn(ctx, in.ref) })
+	err = counting.Guard(func() error { return l.fn(ctx, ref) })
 	l.f.metrics.callbacks.Record(ctx, l.f.cfg.Now().Sub(began).Seconds())
 	return l.rules.OnReturn(delivered, known, err)
 }

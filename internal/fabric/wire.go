@@ -40,68 +40,82 @@ func (r EventRef) check(subject string) error {
 	return nil
 }
 
-// encodeRef builds the message of a reference: the body is the reference, everything else is a header (X6).
-func encodeRef(ref EventRef, stream, producer string, replay int) (*nats.Msg, error) {
+// Wire is a message of the queue lane as it travels: the body is the reference, everything else is a header (X6).
+type Wire struct {
+	Subject string
+	Header  map[string]string
+	Body    []byte
+}
+
+// EncodeRef builds the message of a reference on a stream. replay counts how often a dead letter of it was replayed; it
+// gets a message id of its own then, or the duplicate window would swallow it.
+func EncodeRef(ref EventRef, stream, producer string, replay int) (Wire, error) {
 	subject, err := naming.QueueSubject(stream, ref.Tenant, string(ref.Kind))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBadRef, err)
+		return Wire{}, fmt.Errorf("%w: %w", ErrBadRef, err)
 	}
 	id, err := naming.MsgID(ref.Tenant, string(ref.Kind), ref.RowID, ref.Version)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBadRef, err)
+		return Wire{}, fmt.Errorf("%w: %w", ErrBadRef, err)
 	}
 	body, err := json.Marshal(ref)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBadRef, err)
+		return Wire{}, fmt.Errorf("%w: %w", ErrBadRef, err)
 	}
-	h := nats.Header{}
-	h.Set(naming.HeaderProducer, producer)
-	h.Set(naming.HeaderDigest, digest(body))
-	h.Set(naming.HeaderVersion, strconv.FormatInt(ref.Version, 10))
-	if replay > 0 { // an id of its own, or the duplicate window would swallow the replay
+	w := Wire{Subject: subject, Body: body, Header: map[string]string{
+		naming.HeaderProducer: producer,
+		naming.HeaderDigest:   digest(body),
+		naming.HeaderVersion:  strconv.FormatInt(ref.Version, 10),
+	}}
+	if replay > 0 {
 		id += ".r" + strconv.Itoa(replay)
-		h.Set(naming.HeaderReplay, strconv.Itoa(replay))
+		w.Header[naming.HeaderReplay] = strconv.Itoa(replay)
 	}
-	h.Set(nats.MsgIdHdr, id)
-	return &nats.Msg{Subject: subject, Header: h, Data: body}, nil
+	w.Header[HeaderMsgID] = id
+	return w, nil
 }
 
-// arrived is what a message of the queue lane says, as far as it could be read.
-type arrived struct {
-	ref    EventRef
-	replay int
-}
+// HeaderMsgID is JetStream's deduplication header.
+const HeaderMsgID = nats.MsgIdHdr
 
-// decodeRef reads a message of the stream. The subject is what the broker vouches for; the body must agree with it. On an
-// error the parts that were still readable are returned with it.
-func decodeRef(stream, subject string, header nats.Header, body []byte) (arrived, error) {
-	var a arrived
-	s, tenant, kind, err := naming.ParseQueueSubject(subject)
+// DecodeRef reads a message of the stream, and which replay it is. The subject is what the broker vouches for; the body
+// must agree with it. With an error come the parts that the subject alone told.
+func DecodeRef(stream string, w Wire) (ref EventRef, replay int, err error) {
+	s, tenant, kind, err := naming.ParseQueueSubject(w.Subject)
 	if err != nil || s != stream {
-		return a, fmt.Errorf("%w: subject %q is none of stream %q", ErrBadRef, subject, stream)
+		return ref, 0, fmt.Errorf("%w: subject %q is none of stream %q", ErrBadRef, w.Subject, stream)
 	}
-	a.ref.Tenant, a.ref.Kind = tenant, EventKind(kind)
+	ref.Tenant, ref.Kind = tenant, EventKind(kind)
 	var told EventRef
-	if err := json.Unmarshal(body, &told); err != nil {
-		return a, fmt.Errorf("%w: body: %w", ErrBadRef, err)
+	if err := json.Unmarshal(w.Body, &told); err != nil {
+		return ref, 0, fmt.Errorf("%w: body: %w", ErrBadRef, err)
 	}
-	if got := header.Get(naming.HeaderDigest); got != digest(body) {
-		return a, fmt.Errorf("%w: digest %q is not the body's", ErrBadRef, got)
+	if got := w.Header[naming.HeaderDigest]; got != digest(w.Body) {
+		return ref, 0, fmt.Errorf("%w: digest %q is not the body's", ErrBadRef, got)
 	}
-	if told.Tenant != tenant || told.Kind != a.ref.Kind {
-		return a, fmt.Errorf("%w: body names tenant %q and kind %q, the subject %q and %q",
+	if told.Tenant != tenant || told.Kind != ref.Kind {
+		return ref, 0, fmt.Errorf("%w: body names tenant %q and kind %q, the subject %q and %q",
 			ErrBadRef, told.Tenant, told.Kind, tenant, kind)
 	}
 	if err := naming.ValidToken(told.RowID); err != nil {
-		return a, fmt.Errorf("%w: row: %w", ErrBadRef, err)
+		return ref, 0, fmt.Errorf("%w: row: %w", ErrBadRef, err)
 	}
-	version, err := strconv.ParseInt(header.Get(naming.HeaderVersion), 10, 64)
+	version, err := strconv.ParseInt(w.Header[naming.HeaderVersion], 10, 64)
 	if err != nil || version <= 0 {
-		return a, fmt.Errorf("%w: version header %q", ErrBadRef, header.Get(naming.HeaderVersion))
+		return ref, 0, fmt.Errorf("%w: version header %q", ErrBadRef, w.Header[naming.HeaderVersion])
 	}
-	a.ref.RowID, a.ref.Version = told.RowID, version
-	a.replay, _ = strconv.Atoi(header.Get(naming.HeaderReplay)) // absent: 0
-	return a, nil
+	ref.RowID, ref.Version = told.RowID, version
+	replay, _ = strconv.Atoi(w.Header[naming.HeaderReplay]) // absent: 0
+	return ref, replay, nil
+}
+
+// message is the NATS form.
+func (w Wire) message() *nats.Msg {
+	return &nats.Msg{Subject: w.Subject, Header: headerOf(w.Header), Data: w.Body}
+}
+
+func wireOf(subject string, header nats.Header, body []byte) Wire {
+	return Wire{Subject: subject, Header: plain(header), Body: body}
 }
 
 func digest(body []byte) string {
