@@ -111,6 +111,10 @@ func (f *follower) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The first word says that the stream is there: what is committed from now on will be told.
+	if err := f.send(Update{Heartbeat: true}); err != nil {
+		return err
+	}
 	f.channels = make(map[string]*place, len(heads))
 	for _, h := range heads {
 		from, resumed := f.Resume[h.Channel]

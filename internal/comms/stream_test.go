@@ -40,6 +40,9 @@ func (f *fixture) follow(t *testing.T, tenant *worldtest.Tenant, s comms.Subscri
 		cancel()
 		running.Wait()
 	})
+	if u := c.next(t); !u.Heartbeat {
+		t.Errorf("the first word was %+v, want a heartbeat", u)
+	}
 	return c
 }
 

@@ -1,0 +1,62 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/rigelbuild/compass-operator/internal/event"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/wire"
+)
+
+// errInternal is all that a caller reads of what is our fault.
+var errInternal = errors.New("internal error")
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// pageOf reads how a client pages: at most maxPage rows, standard where it does not say.
+func pageOf(size int32, after string, standard int) (store.Page, error) {
+	if size < 0 || len(after) > 256 || strings.ContainsRune(after, 0) {
+		return store.Page{}, fmt.Errorf("%w: a page has 1 to %d rows and a token that was given", wire.ErrShape, maxPage)
+	}
+	limit := standard
+	if size > 0 {
+		limit = min(int(size), maxPage)
+	}
+	return store.Page{After: after, Limit: limit}, nil
+}
+
+// id names a value that a client sent and the prefix that it must have.
+type id struct{ prefix, value string }
+
+// valid refuses ids that cannot be any, so that nothing malformed reaches a statement.
+func valid(ids ...id) error {
+	for _, i := range ids {
+		if err := wire.ID(i.prefix, i.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func account(v string) id { return id{naming.AccountPrefix, v} }
+func channel(v string) id { return id{naming.ChannelPrefix, v} }
+func message(v string) id { return id{naming.MessagePrefix, v} }
+
+// channelChanged tells, after the commit, that a channel, its members or its pins changed. What it cannot number is not
+// told: streams compare heads and membership anyway.
+func (e *Edge) channelChanged(ctx context.Context, id string) {
+	tenant, _ := store.TenantFromContext(ctx)
+	clock, err := e.Store.Number(ctx)
+	if err != nil {
+		e.Log.WarnContext(ctx, "Change of a channel is not told; streams find it by polling", "channel", id, "error", err)
+		return
+	}
+	e.Emitter.Emit(ctx, event.ChannelChanged(string(tenant), id, clock))
+}
