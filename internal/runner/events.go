@@ -73,8 +73,17 @@ func answered(err error) bool {
 	return false
 }
 
-// stale says that the session is not (or no longer) current.
-func stale(err error) bool { return err != nil && connect.CodeOf(err) == connect.CodeAborted }
+// The refusal of a call says so in this metadata where its cause is that the session is over; hub.MetaSession.
+const (
+	metaSession = "Compass-Session"
+	sessionOver = "over"
+)
+
+// stale says that the session is not, or no longer, this Runner's.
+func stale(err error) bool {
+	refusal, ok := errors.AsType[*connect.Error](err)
+	return ok && refusal.Meta().Get(metaSession) == sessionOver
+}
 
 // send hands an edge to a Server, over the broker, and over Connect where the broker gives no answer.
 func (s *Session) send(ctx context.Context, event *compassv1.RunnerEvent) error {
@@ -101,7 +110,11 @@ func verdict(answer *compassv1.RunnerEventAnswer) error {
 	if err := code.UnmarshalText([]byte(answer.GetCode())); err != nil {
 		code = connect.CodeUnknown
 	}
-	return connect.NewError(code, errors.New(answer.GetDetail()))
+	err := connect.NewError(code, errors.New(answer.GetDetail()))
+	if code == connect.CodeNotFound { // an event is about nothing but its session
+		err.Meta().Set(metaSession, sessionOver)
+	}
+	return err
 }
 
 // ackLoop sends what was consumed until the session is over. Acks carry no number: they only go up.
