@@ -2,6 +2,7 @@ package fabrictest_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,9 +34,10 @@ func TestTwinInABubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := fabrictest.NewBroker().Connect(fabrictest.Options{Stream: fabrictest.Stream})
-		began, tries := time.Now(), 0
+		began := time.Now()
+		var tries atomic.Int64
 		end, err := f.SubscribeKind(t.Context(), fabric.KindMessagePosted, func(context.Context, fabric.EventRef) error {
-			if tries++; tries < 60 {
+			if tries.Add(1) < 60 {
 				return fault.RetryAfter(time.Minute, fabrictest.ErrBoom)
 			}
 			return nil
@@ -48,8 +50,8 @@ func TestTwinInABubble(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(2 * time.Hour)
-		if tries != 60 {
-			t.Errorf("tried %d times in %s, want 60", tries, time.Since(began))
+		if tries.Load() != 60 {
+			t.Errorf("tried %d times in %s, want 60", tries.Load(), time.Since(began))
 		}
 		end()
 	})
