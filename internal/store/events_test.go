@@ -284,10 +284,15 @@ select tenant_id, id, 'a_x', channel_id, pos, 5, 'test', 1 from compass.messages
 	if _, done, err = f.AckCommands(ctx, b.ref(), []CommandAck{{1, m1.ID, m1.Pos}}); err != nil || done != 0 {
 		t.Errorf("again: done %d, %v", done, err)
 	}
-	if _, err := f.Ack(ctx, b.ref(), []ChannelAck{{chanC, m1.Pos}}); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]bool{m2.ID: true, m3.ID: false}, f.owed(t)); diff != "" {
-		t.Errorf("owed after the chain passed the first: %s", diff)
+	for _, step := range []struct {
+		pos  int64
+		want map[string]bool
+	}{{m1.Pos, map[string]bool{m2.ID: true, m3.ID: false}}, {m3.Pos, map[string]bool{m3.ID: false}}} {
+		if _, err := f.Ack(ctx, b.ref(), []ChannelAck{{chanC, step.pos}}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, f.owed(t)); diff != "" {
+			t.Errorf("owed after the chain passed %d: %s", step.pos, diff)
+		}
 	}
 }

@@ -158,6 +158,9 @@ func TestHeartbeatOfAnotherRunner(t *testing.T) {
 	b := f.start(t, ctx, agentX, true)
 	f.say(t, ctx, b.event(1), "t1", chanC, "half")
 	thief := f.runner(t, alive)
+	// Even in the unlikely case that both began with the same number.
+	f.mustExec(t, `update compass.runner_leases set incarnation = $1`, b.Incarnation)
+	thief.Incarnation = b.Incarnation
 	state := b.state(9, "")
 	state.Over = true
 	a := f.beat(t, thief, 9, state)

@@ -183,18 +183,20 @@ func TestClaimStart(t *testing.T) {
 			t.Errorf("claimed %+v", got)
 		}
 	}
-	f.hello(t, &r, alive)
-	_, err = f.ClaimStart(ctx, good)
-	wantErr(t, "a process that is gone", err, ErrStale)
 	if _, err := f.StopSession(ctx, b.Session); err != nil {
 		t.Fatal(err)
 	}
-	next := f.start(t, ctx, agentX, true)
 	_, err = f.ClaimStart(ctx, good)
 	wantErr(t, "replay after the stop", err, ErrStale)
+	next := f.start(t, ctx, agentX, true)
+	_, err = f.ClaimStart(ctx, good)
+	wantErr(t, "replay after the next start", err, ErrStale)
 	if got := f.binding(t, ctx, next.Session); !got.Live || got.ClaimCounter != 1 {
 		t.Errorf("the replay changed the new session: %+v", got)
 	}
+	f.hello(t, &r, alive)
+	_, err = f.ClaimStart(ctx, Claim{SessionRef: next.ref(), Incarnation: next.Incarnation, Counter: 9})
+	wantErr(t, "a process that is gone", err, ErrStale)
 }
 
 // Holds REQ-226: stopping settles the open turn as it stands, drops the commands, and may be repeated.
