@@ -1,0 +1,370 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// drainChannel brings the chains of one channel forward. It first applies what Runners said since the last time, and reads
+// Postgres only where something can be sent: an answer that merely reports progress costs no round trip.
+func (c *Consumer) drainChannel(ctx context.Context, t *tenant, w work) (err error) {
+	gate, heard := c.gates.open(w.item)
+	defer func() {
+		if err == nil { // else the whole look comes again
+			c.later.at(w.item, whyTimer, gate.wake(c.clock.Now(), c.o))
+		}
+		flight, chains := c.gates.close(w.item, gate)
+		c.in.inFlight.Add(int64(flight))
+		c.in.chains.Add(int64(chains))
+	}()
+	rejected := c.applyAnswers(ctx, gate, heard)
+	if err := c.countRejections(ctx, t, w.id, rejected); err != nil {
+		return err
+	}
+	now := c.clock.Now()
+	read := w.why&(whyRead|whySweep) != 0
+	for _, ch := range gate.chains {
+		ch.again(now)
+		if w.why&whySweep != 0 { // the floor trusts no memory of what was passed
+			ch.looked = 0
+			ch.probe(now, c.o.FloorTick)
+		}
+		read = read || ch.ready(now, c.o.Window, c.o.AckWait)
+	}
+	if !read {
+		return nil
+	}
+	return c.fanOut(ctx, t, w, gate)
+}
+
+// applyAnswers moves the chains to where their Runners are, between drains.
+func (c *Consumer) applyAnswers(ctx context.Context, g *gate, heard []answer) (rejected []chainRejection) {
+	for _, a := range heard {
+		ch := g.chains[a.session]
+		if ch == nil || ch.live.Generation != a.generation || ch.live.Runner != a.runner {
+			continue // of another life, or said by somebody else's Runner
+		}
+		was := ch.rewound
+		for _, d := range ch.apply(a) {
+			c.in.took(ctx, hopTaken, d)
+		}
+		if ch.rewound != was && !a.dropped {
+			c.in.rewinds.Add(ctx, 1)
+		}
+		for _, r := range a.rejected {
+			rejected = append(rejected, chainRejection{ch, r})
+		}
+	}
+	return rejected
+}
+
+// fanOut sends what a channel owes to every session that is entitled to it: one statement lists, one more reads content and
+// membership for all that goes now, and nothing that was read before is believed.
+func (c *Consumer) fanOut(ctx context.Context, t *tenant, w work, g *gate) error {
+	begun := c.clock.Now()
+	t.sending.RLock()
+	defer t.sending.RUnlock()
+	view, err := c.readChannel(ctx, w.item, g)
+	if err != nil {
+		return err
+	}
+	if !view.Mine || view.Draining {
+		c.endGates(w.item, g, nil)
+		return c.notToSend(t, view.Mine, view.Draining)
+	}
+	if len(view.Sessions) > 0 {
+		if again, err := c.raise(ctx, t, view.Claim); again || err != nil {
+			c.dirty.add(w.item, w.why|whyRead) // under the new epoch everything is read again
+			return err
+		}
+	}
+	c.wakeAll(ctx, t, view.Asleep)
+	d := &drain{Consumer: c, tenant: t, item: w.item, gate: g, claim: view.Claim, head: view.Head, now: begun}
+	live := map[string]bool{}
+	for _, s := range view.Sessions {
+		live[s.Session] = true
+		if until := t.asideUntil(s.Runner, begun); !until.IsZero() {
+			c.later.at(w.item, whyRead, until)
+			delete(live, s.Session)
+			continue
+		}
+		d.meet(s)
+	}
+	c.endGates(w.item, g, live)
+	if c.mustBeCareful(t, w.item) {
+		err = d.carefully(ctx)
+	} else {
+		err = d.sendAll(ctx)
+	}
+	if err == nil && d.settled() {
+		c.swept(t, w.item)
+	}
+	c.in.took(ctx, hopDrain, c.clock.Now().Sub(begun))
+	return err
+}
+
+func (c *Consumer) readChannel(ctx context.Context, it item, g *gate) (view store.ChannelView, err error) {
+	q := store.ChannelQuery{Stream: c.o.Stream, Channel: it.id, Page: 2 * c.o.Window, Passed: make(map[string]int64, len(g.chains))}
+	for session, ch := range g.chains {
+		q.Passed[session] = ch.passed()
+	}
+	err = c.step(ctx, func(ctx context.Context) error {
+		view, err = c.reads.ChannelOwed(ctx, q)
+		return err
+	})
+	return view, err
+}
+
+// endGates drops the chains of sessions that are not live, or owe nothing. A later one begins at the cursor.
+func (c *Consumer) endGates(it item, g *gate, live map[string]bool) {
+	for session := range g.chains {
+		if !live[session] {
+			c.gates.end(it, g, session)
+		}
+	}
+}
+
+// notToSend is what a drain does that found the tenant not to be served here (any more).
+func (c *Consumer) notToSend(t *tenant, mine, draining bool) error {
+	if !mine {
+		c.lost(t)
+	} else if draining {
+		c.dirty.add(item{tenant: t.id, kind: itemTenant}, whyRead)
+	}
+	return nil
+}
+
+// drain is one look at one channel.
+type drain struct {
+	*Consumer
+	tenant *tenant
+	item   item
+	gate   *gate
+	claim  int64
+	head   int64
+	now    time.Time
+	plans  []*plan
+}
+
+// plan is what one session gets in one look: links that are sent again, then new ones, in order.
+type plan struct {
+	ch   *chain
+	rows []store.OwedRow
+	cut  bool
+	done bool // what follows waits: for room, for a pause to be over, for a Runner
+}
+
+// meet brings a session's chain up to what was read, and plans what it gets. A chain of another claim or generation ends.
+func (d *drain) meet(s store.OwedSession) {
+	ch := d.gate.chains[s.Session]
+	replaced := ch != nil && (ch.claim != d.claim || ch.live.Generation != s.Generation || ch.live.Runner != s.Runner)
+	if ch == nil || replaced {
+		ch = newChain(s.LiveSession, d.claim, s.Acked)
+		d.gates.begin(d.item, d.gate, ch)
+	}
+	ch.live = s.LiveSession
+	ch.ack(s.Acked)
+	ch.more = s.Cut
+	switch {
+	case replaced: // what was listed begins after what the old one had passed
+		ch.more = true
+		d.dirty.add(d.item, whyRead)
+	case d.now.Before(ch.hold):
+		ch.more = true
+	default:
+		d.plans = append(d.plans, &plan{ch: ch, rows: s.Rows, cut: s.Cut})
+	}
+}
+
+// next is the next row of a plan that goes to the session; false where the plan has come to its end or must wait. Rows that
+// are not for the chain are passed, rows whose attempts are used up are set aside, and that is committed before anything
+// after them is sent.
+func (d *drain) next(ctx context.Context, p *plan, planned int) (row store.OwedRow, ok bool, err error) {
+	for len(p.rows) > 0 && !p.done {
+		row = p.rows[0]
+		spent := row.Attempts >= d.o.MaxDeliver
+		switch {
+		case row.Skip:
+			p.ch.looked = max(p.ch.looked, row.Pos)
+		case spent:
+			if err := d.park(ctx, p, row); err != nil {
+				p.pause(d.now)
+				return row, false, err
+			}
+			p.ch.looked = max(p.ch.looked, row.Pos)
+		case p.ch.room(d.o.Window) <= planned:
+			p.stop()
+			return row, false, nil
+		case row.Attempts > 0 && d.mustWait(p.ch, row):
+			p.stop()
+			return row, false, nil
+		default:
+			p.rows = p.rows[1:]
+			return row, true, nil
+		}
+		p.rows = p.rows[1:]
+	}
+	if !p.done && !p.cut { // everything up to the head was looked at
+		p.ch.looked = max(p.ch.looked, d.head)
+	}
+	return row, false, nil
+}
+
+// stop leaves the rest for later.
+func (p *plan) stop() { p.done, p.ch.more = true, true }
+
+// pause is stop after a failure: the chain rests a little before it is tried again.
+func (p *plan) pause(now time.Time) {
+	p.stop()
+	p.ch.unreachable(now)
+}
+
+// mustWait reports whether the pause after the row's last attempt is not over, and holds the chain until then: what comes
+// after it waits too, because order is the chain's.
+func (d *drain) mustWait(ch *chain, row store.OwedRow) bool {
+	left := d.o.backoff(row.Attempts) - time.Duration(row.IdleMs)*time.Millisecond
+	if left <= 0 {
+		return false
+	}
+	ch.hold = d.now.Add(left)
+	return true
+}
+
+func (d *drain) delivery(p *plan, row store.OwedRow) store.Delivery {
+	return store.Delivery{MessageID: row.ID, Recipient: p.ch.live.Agent, Channel: d.item.id, Pos: row.Pos}
+}
+
+// sendAll plans for every session, reads what goes in one statement, and sends it.
+func (d *drain) sendAll(ctx context.Context) error {
+	var errs []error
+	q := store.ContentQuery{Channel: d.item.id}
+	wanted := map[string]bool{}
+	want := func(id string) {
+		if !wanted[id] {
+			wanted[id] = true
+			q.Messages = append(q.Messages, id)
+		}
+	}
+	going := make([][]store.OwedRow, len(d.plans))
+	for i, p := range d.plans {
+		for {
+			row, ok, err := d.next(ctx, p, len(going[i]))
+			errs = append(errs, err)
+			if !ok {
+				break
+			}
+			going[i] = append(going[i], row)
+			want(row.ID)
+		}
+		for _, l := range p.ch.flight {
+			if l.overdue(d.now, d.o.AckWait) {
+				want(l.id)
+			}
+		}
+		q.Sessions = append(q.Sessions, p.ch.live.Session)
+	}
+	content, err := d.readContent(ctx, q)
+	errs = append(errs, err)
+	read := func(context.Context, store.Delivery, string) (store.Content, error) { return content, nil }
+	for i, p := range d.plans {
+		if err != nil {
+			p.pause(d.now)
+			continue
+		}
+		reached, err := d.sendAgain(ctx, p, read)
+		for n := 0; reached && n < len(going[i]); n++ {
+			reached, err = d.sendRow(ctx, p, going[i][n], read)
+		}
+		if !reached {
+			p.pause(d.now)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// reader reads what a session is sent. It is asked again for each link: after an unclean exit it writes the row's attempt
+// down first.
+type reader func(ctx context.Context, what store.Delivery, session string) (store.Content, error)
+
+func (d *drain) readContent(ctx context.Context, q store.ContentQuery) (content store.Content, err error) {
+	if len(q.Messages) == 0 {
+		return store.Content{}, nil
+	}
+	err = d.step(ctx, func(ctx context.Context) error {
+		content, err = d.reads.ChannelContent(ctx, q)
+		return err
+	})
+	return content, err
+}
+
+// sendAgain sends the links that were not taken in time: with the prev, pos and id of then, and the fence of now
+// (GateClaim). No attempt is counted (SilenceFree).
+func (d *drain) sendAgain(ctx context.Context, p *plan, read reader) (reached bool, err error) {
+	flight := p.ch.flight
+	p.ch.flight = make([]link, 0, len(flight))
+	for i, l := range flight {
+		if l.overdue(d.now, d.o.AckWait) {
+			m, fit, err := d.fit(ctx, p, store.OwedRow{ID: l.id, Pos: l.pos}, read)
+			if err == nil && !fit {
+				continue
+			}
+			if err == nil {
+				reached, err = d.deliver(ctx, p.ch, l, m)
+			}
+			if err != nil || !reached {
+				p.ch.flight = append(p.ch.flight, flight[i:]...)
+				return false, err
+			}
+			count(ctx, d.in.sent, 1, "kind", "resend")
+			l.sent = d.clock.Now()
+		}
+		p.ch.flight = append(p.ch.flight, l)
+	}
+	return true, nil
+}
+
+// sendRow sends one new link; a message that the session is no longer entitled to, or that is not there any more, is passed.
+func (d *drain) sendRow(ctx context.Context, p *plan, row store.OwedRow, read reader) (reached bool, err error) {
+	m, fit, err := d.fit(ctx, p, row, read)
+	if err != nil {
+		return false, err
+	}
+	if !fit {
+		p.ch.looked = max(p.ch.looked, row.Pos)
+		return true, nil
+	}
+	reached, err = d.deliver(ctx, p.ch, link{prev: p.ch.prev(), pos: row.Pos, id: row.ID}, m)
+	if reached {
+		count(ctx, d.in.sent, 1, "kind", "deliver")
+		p.ch.sentTo(row.ID, row.Pos, d.clock.Now())
+	}
+	return reached, err
+}
+
+// fit reads a message for a session; false where it is not to have it (any more).
+func (d *drain) fit(ctx context.Context, p *plan, row store.OwedRow, read reader) (m store.Message, fit bool, err error) {
+	content, err := read(ctx, d.delivery(p, row), p.ch.live.Session)
+	if err != nil {
+		return m, false, err
+	}
+	m, entitled, gone := content.For(p.ch.live.Session, row.ID)
+	if gone { // a failover forgot it between two statements (J6)
+		count(ctx, d.in.missing, 1, "of", "listed")
+		d.dirty.add(d.item, whyRead)
+	}
+	return m, entitled, nil
+}
+
+// settled reports whether the look came to its end: nothing was left because its pause was not over or nobody was reached.
+func (d *drain) settled() bool {
+	for _, p := range d.plans {
+		if d.now.Before(p.ch.hold) {
+			return false
+		}
+	}
+	return true
+}
