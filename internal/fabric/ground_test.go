@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -20,9 +21,45 @@ import (
 type broker struct {
 	dir string
 
-	mu sync.Mutex
-	ns *embedded.Server
+	mu    sync.Mutex
+	ns    *embedded.Server
+	conns []*conn
 }
+
+// conn is a connection to the broker that a test can cut or freeze.
+type conn struct {
+	net.Conn
+	frozen chan struct{} // closed: nothing is read any more
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	select {
+	case <-c.frozen: // what came is lost, like with a server that stands still
+		return c.hang()
+	default:
+		return n, err
+	}
+}
+
+func (c *conn) hang() (int, error) {
+	_, err := io.Copy(io.Discard, c.Conn) // until it is closed
+	return 0, errors.Join(net.ErrClosed, err)
+}
+
+// each calls fn for every connection made so far, and forgets them.
+func (b *broker) each(fn func(*conn)) {
+	b.mu.Lock()
+	conns := b.conns
+	b.conns = nil
+	b.mu.Unlock()
+	for _, c := range conns {
+		fn(c)
+	}
+}
+
+func (b *broker) cut()    { b.each(func(c *conn) { _ = c.Close() }) }
+func (b *broker) freeze() { b.each(func(c *conn) { close(c.frozen) }) }
 
 func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
@@ -63,7 +100,15 @@ func (b *broker) InProcessConn() (net.Conn, error) {
 	if ns == nil {
 		return nil, net.ErrClosed
 	}
-	return ns.InProcessConn()
+	c, err := ns.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	wrapped := &conn{Conn: c, frozen: make(chan struct{})}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conns = append(b.conns, wrapped)
+	return wrapped, nil
 }
 
 func (b *broker) Outage(t *testing.T) func() {

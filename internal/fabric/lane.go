@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -51,18 +52,15 @@ func (l *lane) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	info, seen, queue, err := p.look(ctx)
-	if err != nil {
-		return err
-	}
 	if !l.f.cfg.Manage {
-		if !seen.Exists || seen.Ahead {
+		info, seen, _, err := p.look(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !seen.Exists || seen.Ahead:
 			return fmt.Errorf("consumer %s of stream %s: %w", p.durable.Durable, l.f.cfg.Stream, ErrAbsent)
 		}
 		l.ackWait = info.Config.AckWait // the broker's word counts
-		return nil
-	}
-	if queue.Exists && seen.Exists && !seen.Ahead && len(seen.Drift)+len(queue.Drift) == 0 {
 		return nil
 	}
 	return l.repair(ctx, p)
@@ -153,18 +151,23 @@ func (l *lane) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, seen, queue, err := p.look(ctx)
-	switch {
-	case err != nil:
+	_, seen, queue, err1 := p.look(ctx)
+	dead, _, err2 := p.observe(ctx, p.dead)
+	if err := errors.Join(err1, err2); err != nil {
 		l.f.cfg.Logger.Debug("Queue cannot be inspected", "stream", l.f.cfg.Stream, "error", err)
 		return nil
+	}
+	wrong := slices.Concat(queue.Drift, seen.Drift, dead.Drift)
+	switch {
 	case !queue.Exists || !seen.Exists || seen.Ahead:
 		l.lostOne = true
 		return errLaneGone
-	case l.f.cfg.Manage && len(seen.Drift)+len(queue.Drift) > 0:
-		return fmt.Errorf("%w: changed: %v", errLaneGone, append(queue.Drift, seen.Drift...))
+	case l.f.cfg.Manage && (!dead.Exists || len(wrong) > 0):
+		return fmt.Errorf("%w: changed: %v", errLaneGone, wrong)
 	}
 	l.report(ctx, queue, seen)
+	l.f.metrics.dead.Record(ctx, int64(dead.Messages), //nolint:gosec // a count of messages
+		metric.WithAttributes(attribute.String("stream", l.f.cfg.Stream)))
 	return nil
 }
 
@@ -190,6 +193,11 @@ func (l *lane) report(ctx context.Context, queue StreamSeen, seen ConsumerSeen) 
 // complain hears what the client library cannot cure by itself.
 func (l *lane) complain(_ jetstream.ConsumeContext, err error) {
 	l.f.cfg.Logger.Debug("Consumer reports an error", "stream", l.f.cfg.Stream, "error", err)
+	l.suspect()
+}
+
+// suspect asks for an inspection now.
+func (l *lane) suspect() {
 	select {
 	case l.poke <- struct{}{}:
 	default:

@@ -101,9 +101,8 @@ type lane struct {
 	known   map[uint64]*counting.Record
 	ackWait time.Duration
 
-	lostOne  bool // the consumer was there and went: tell OnReconnect when it is back
-	orphans  int64
-	lastSeen ConsumerSeen
+	lostOne bool // the consumer was there and went: tell OnReconnect when it is back
+	orphans int64
 }
 
 func (f *Fabric) newLane(kind EventKind, tenant string, fn Handler) (*lane, error) {

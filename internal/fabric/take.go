@@ -75,6 +75,7 @@ func (l *lane) park(msg jetstream.Msg, meta *jetstream.MsgMetadata, v counting.V
 	defer cancel()
 	if err := l.f.parkMessage(ctx, l.f.cfg.Stream, msg, meta, l.letter(meta, rec, v), l.f.cfg.Now()); err != nil {
 		l.f.cfg.Logger.Error("Dead letter could not be stored", "subject", msg.Subject(), "reason", v.Reason, "error", err)
+		l.suspect() // its stream may be gone
 		return msg.NakWithDelay(l.rules.Backoff[0])
 	}
 	l.f.cfg.Logger.Warn("Reference parked", "subject", msg.Subject(), "reason", v.Reason, "attempts", meta.NumDelivered, "error", v.Err)

@@ -1,0 +1,24 @@
+package fabric_test
+
+import (
+	"testing"
+
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fabric/fabrictest"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+)
+
+func poison() error { return fault.Poison("Bad", fabrictest.ErrBoom) }
+
+func deadRows(t *testing.T, f fabric.DeadLetterBox) []string {
+	t.Helper()
+	var out []string
+	err := f.List(t.Context(), fabrictest.Stream, "", func(d fabric.DeadLetter) bool {
+		out = append(out, d.Ref.RowID)
+		return true
+	})
+	if err != nil {
+		t.Logf("list dead letters: %v", err)
+	}
+	return out
+}
