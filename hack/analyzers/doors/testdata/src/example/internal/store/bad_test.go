@@ -1,0 +1,3 @@
+package store
+
+const sqlProbe = `set role anybody`

@@ -1,0 +1,4 @@
+// Package storetest may do anything.
+package storetest
+
+const sqlProbe = `set role anybody`

@@ -1,0 +1,5 @@
+package store
+
+type SystemLoop string
+
+const LoopSweep SystemLoop = "sweep"

@@ -1,0 +1,151 @@
+package doors
+
+import (
+	"go/ast"
+	"go/constant"
+	"go/token"
+	"regexp"
+	"strings"
+)
+
+// rule is what a piece of SQL may not contain.
+type rule struct {
+	pattern *regexp.Regexp
+	says    string
+	except  []string // folders below the store where it is right
+}
+
+// A statement begins at the text's start or behind a semicolon.
+const start = `(?is)(?:^|;)\s*(?:/\*.*?\*/\s*)*`
+
+var rules = []rule{
+	{regexp.MustCompile(start + `set\s+(?:session\s+)?(?:role|authorization)\s*(?:["%$]?[\w%]*"?)?\s*(?:;|$)`),
+		"SET ROLE outlives the transaction: a right has a pool of its own", nil},
+	{regexp.MustCompile(start + `reset\s+role\b`),
+		"only the migration runner and the admin act as another role", []string{"schema", "admin"}},
+	{regexp.MustCompile(start + `set\s+local\s+role\b`),
+		"only the migration runner and the admin act as another role", []string{"schema", "admin"}},
+	{regexp.MustCompile(start + `set\s+(?:session\s+)?[a-z_][a-z0-9_.]*\s*(?:=|\bto\b)`),
+		"SET outlives the transaction and, behind a pooler, reaches strangers: set_config(…, true)", nil},
+	{regexp.MustCompile(`(?is)\bset_config\s*\((?:[^()]|\([^()]*\))*,\s*(?:false|'f'|'false'|\$\d+)\s*\)`),
+		"set_config must end with the transaction: its third argument is true", nil},
+	{regexp.MustCompile(`(?i)\bpg_(?:try_)?advisory_(?:un)?lock(?:_shared|_all)?\s*\(`),
+		"a session's lock does not survive a pooler: pg_advisory_xact_lock", nil},
+	{regexp.MustCompile(start + `(?:(?:un)?listen\s+[\w"*]+\s*;?\s*$|notify\s+\w+\s*(?:[,;]|$)|discard\s+(?:all|plans|sequences|temp)|` +
+		`prepare\s+\w+\s*(?:\(|as\b)|deallocate\s+[\w"]+\s*;?\s*$|declare\s+\w+\s.*\bcursor\b|` +
+		`create\s+(?:local\s+|global\s+)?temp(?:orary)?\s)`),
+		"this belongs to a session, and a pooler in transaction mode has none", []string{"pg"}},
+}
+
+// text judges every constant string of the package: SQL lives in constants.
+func (j file) text(e ast.Expr) {
+	switch e.(type) {
+	case *ast.BasicLit, *ast.BinaryExpr:
+	default:
+		return
+	}
+	tv := j.TypesInfo.Types[e]
+	if tv.Value == nil || tv.Value.Kind() != constant.String {
+		return
+	}
+	sql := constant.StringVal(tv.Value)
+	if _, ok := e.(*ast.BinaryExpr); ok && !crosses(e, sql, j) {
+		return // its parts are judged by themselves
+	}
+	for _, r := range rules {
+		if r.pattern.MatchString(sql) && !contains(r.except, j.folder) {
+			j.Reportf(e.Pos(), "%s", r.says)
+		}
+	}
+}
+
+// crosses tells whether a concatenation breaks a rule that none of its parts breaks.
+func crosses(e ast.Expr, sql string, j file) bool {
+	whole := 0
+	for _, r := range rules {
+		if r.pattern.MatchString(sql) {
+			whole++
+		}
+	}
+	if whole == 0 {
+		return false
+	}
+	parts := 0
+	ast.Inspect(e, func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return true
+		}
+		if tv := j.TypesInfo.Types[lit]; tv.Value != nil {
+			for _, r := range rules {
+				if r.pattern.MatchString(constant.StringVal(tv.Value)) {
+					parts++
+				}
+			}
+		}
+		return true
+	})
+	return parts == 0
+}
+
+func contains(all []string, s string) bool {
+	for _, a := range all {
+		if a == s {
+			return true
+		}
+	}
+	return false
+}
+
+// hotMark stands in the comment of a constant whose statement is on a hot path.
+const hotMark = "//compass:hot"
+
+func hotStatements(f *ast.File) []*ast.ValueSpec {
+	var out []*ast.ValueSpec
+	for _, d := range f.Decls {
+		gen, ok := d.(*ast.GenDecl)
+		if !ok || gen.Tok != token.CONST {
+			continue
+		}
+		for _, s := range gen.Specs {
+			spec := s.(*ast.ValueSpec)
+			if marked(spec.Doc) || marked(spec.Comment) || len(gen.Specs) == 1 && marked(gen.Doc) {
+				out = append(out, spec)
+			}
+		}
+	}
+	return out
+}
+
+func marked(g *ast.CommentGroup) bool {
+	if g == nil {
+		return false
+	}
+	for _, c := range g.List {
+		if strings.HasPrefix(c.Text, hotMark) {
+			return true
+		}
+	}
+	return false
+}
+
+// predicates is everything behind the first WHERE, ON or HAVING; what is selected may be as it likes.
+var (
+	predicates = regexp.MustCompile(`(?is)\b(?:where|on|having)\b.*`)
+	leaky      = regexp.MustCompile(`(?is)\bcoalesce\s*\(|\b(?:i?like|similar\s+to)\b|@>|<@|&&|@@|~\*?|\?[|&]?|->|` +
+		`\b(?:lower|upper|substr|substring|left|right|to_tsvector|jsonb_\w+)\s*\(|::numeric\b`)
+)
+
+// leaky refuses what Postgres will not use as an index condition under row-level security, because it could tell about
+// rows that the policy hides (lab section 7).
+func (j file) leaky(spec *ast.ValueSpec) {
+	for _, v := range spec.Values {
+		tv := j.TypesInfo.Types[v]
+		if tv.Value == nil || tv.Value.Kind() != constant.String {
+			continue
+		}
+		if m := leaky.FindString(predicates.FindString(constant.StringVal(tv.Value))); m != "" {
+			j.Reportf(v.Pos(), "%q is not leakproof: under row-level security it keeps the predicate off the index", strings.TrimSpace(m))
+		}
+	}
+}
