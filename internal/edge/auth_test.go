@@ -75,7 +75,7 @@ func TestIdentityComesFromTheToken(t *testing.T) {
 }
 
 // procedures are all of a service, from its descriptor.
-func procedures(t testing.TB) map[string]protoreflect.MethodDescriptor {
+func procedures(t *testing.T) map[string]protoreflect.MethodDescriptor {
 	t.Helper()
 	out := map[string]protoreflect.MethodDescriptor{}
 	for _, file := range []protoreflect.FileDescriptor{
@@ -122,7 +122,7 @@ func TestRolesAreRequired(t *testing.T) {
 			"an admin":         {acme.Token, !forPlatform[procedure]},
 			"a platform admin": {root.Token, true},
 		} {
-			_, answer := f.raw(t, c.token, procedure, []byte(`{}`))
+			answer := f.raw(t, c.token, procedure, []byte(`{}`))
 			if denied := strings.Contains(answer, `"permission_denied"`); denied == c.may {
 				t.Errorf("%s calls %s: %s, may %v", who, procedure, answer, c.may)
 			}

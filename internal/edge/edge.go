@@ -125,7 +125,7 @@ func (h health) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpch
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
 	if err := h.Ready(ctx); err != nil {
-		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil //nolint:nilerr // that is the answer
+		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
 	}
 	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
 }

@@ -3,6 +3,7 @@ package edge_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -134,31 +135,30 @@ func (f *fixture) admin(token string) compassv1connect.AdminServiceClient {
 }
 
 // raw calls a procedure with JSON and returns what came back.
-func (f *fixture) raw(t *testing.T, token, procedure string, body []byte) (status int, answer string) {
+func (f *fixture) raw(t *testing.T, token, procedure string, body []byte) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+procedure, bytes.NewReader(body))
 	must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	res, err := client(token).Do(req)
 	must(t, err)
-	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
-	must(t, err)
-	return res.StatusCode, string(data)
+	must(t, errors.Join(err, res.Body.Close()))
+	return string(data)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
+func must(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // wants fails the test unless err has the code.
-func wants(t testing.TB, what string, err error, code connect.Code) {
-	t.Helper()
+func wants(tb testing.TB, what string, err error, code connect.Code) {
+	tb.Helper()
 	if err == nil || connect.CodeOf(err) != code {
-		t.Errorf("%s: %v, want %s", what, err, code)
+		tb.Errorf("%s: %v, want %s", what, err, code)
 	}
 }
 

@@ -46,7 +46,9 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 }
 
 // WrapStreamingClient is for clients, and this is none.
-func (*guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc { return next }
+func (*guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
 
 // admit authenticates and checks the role. It returns a context in any case, so that the outcome can be logged.
 func (g *guard) admit(ctx context.Context, procedure string, header http.Header) (context.Context, error) {

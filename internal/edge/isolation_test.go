@@ -85,9 +85,9 @@ func TestForeignIsUnknown(t *testing.T) {
 			continue // TestForeignStream
 		}
 		body, names := fill(t, m.Input(), foreign)
-		_, got := f.raw(t, b.Token, procedure, body)
+		got := f.raw(t, b.Token, procedure, body)
 		body, _ = fill(t, m.Input(), unknown)
-		_, want := f.raw(t, b.Token, procedure, body)
+		want := f.raw(t, b.Token, procedure, body)
 		if names && got != want {
 			t.Errorf("%s: foreign answered %s, unknown %s", procedure, got, want)
 		}
@@ -95,7 +95,7 @@ func TestForeignIsUnknown(t *testing.T) {
 			t.Errorf("%s: foreign answered %s, want not_found", procedure, got)
 		}
 		body, _ = fill(t, m.Input(), own)
-		_, bare := f.raw(t, b.Token, procedure, body)
+		bare := f.raw(t, b.Token, procedure, body)
 		for _, answer := range []string{got, bare} {
 			for what, id := range foreign {
 				if strings.Contains(answer, id) || strings.Contains(answer, "secret") {
@@ -130,7 +130,7 @@ func TestForeignStream(t *testing.T) {
 	a.Post(t, a.Admin, theirs, "secret")
 	stream, err := f.messages(b.Token).SubscribeComms(t.Context(), request(resumeFrom(theirs.ID, ours.ID)))
 	must(t, err)
-	defer stream.Close()
+	defer func() { _ = stream.Close() }()
 	if !stream.Receive() {
 		t.Fatal(stream.Err())
 	}

@@ -8,10 +8,22 @@ import (
 
 // Store is what the edge needs of *store.Store. Each method's contract is there.
 type Store interface {
+	people
+	places
+	platformStore
+}
+
+type people interface {
 	callers
 	accountsStore
+}
+
+type places interface {
 	channelsStore
 	pinsStore
+}
+
+type platformStore interface {
 	tenantsStore
 	lettersStore
 	figures

@@ -130,7 +130,7 @@ func TestStreamOverTheWire(t *testing.T) {
 	id, token := acme.TokenOf(t, ada)
 	stream, err := f.messages(token).SubscribeComms(t.Context(), request(&compassv1.SubscribeCommsRequest{}))
 	must(t, err)
-	defer stream.Close()
+	defer func() { _ = stream.Close() }()
 	if !stream.Receive() || stream.Msg().GetHeartbeat() == nil {
 		t.Fatalf("first word %v, %v: want a heartbeat", stream.Msg(), stream.Err())
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrTooLarge: the message would grow beyond what the caller allows.
+// ErrTooLarge refuses a message that would grow beyond what the caller allows.
 var ErrTooLarge = errors.New("message too large")
 
 // Edit changes a message whose turn is open.
@@ -75,19 +75,9 @@ func (e *Edit) apply(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	var channel, session, turn string
-	var held bool
-	if err := tx.QueryRow(ctx, sqlEditTarget, e.Message, e.Author).Scan(&channel, &session, &turn, &held); err != nil {
+	channel, err := e.lockTurn(ctx, tx)
+	if err != nil {
 		return err
-	}
-	if e.In != nil && e.In.Turn != "" && e.In.Turn != turn {
-		return fmt.Errorf("%w: the message belongs to another turn", ErrPrecondition)
-	}
-	if !held {
-		return fmt.Errorf("%w: the message has its position", ErrPrecondition)
-	}
-	if open, err := turnOpen(ctx, tx, turnKey{session, turn}, sqlTurnShare); err != nil || !open {
-		return errors.Join(err, fmt.Errorf("%w: the turn is settled", ErrPrecondition))
 	}
 	var rev int64
 	if err := tx.QueryRow(ctx, sqlTake, channel, 1, false).Scan(&rev); err != nil {
@@ -97,11 +87,33 @@ func (e *Edit) apply(ctx context.Context, tx pgx.Tx) error {
 	err = tx.QueryRow(ctx, sqlEdit, e.Message, rev, string(content), e.Append, Mentions(e.Blocks)).Scan(&size)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("%w: the message has its position", ErrPrecondition)
+		return errPlaced
 	case err == nil && e.MaxBytes > 0 && size > e.MaxBytes:
 		return ErrTooLarge
 	}
 	return err
+}
+
+var errPlaced = fmt.Errorf("%w: the message has its position", ErrPrecondition)
+
+// lockTurn finds the message and shares its turn, which must be open, so that it cannot settle before the edit commits.
+func (e *Edit) lockTurn(ctx context.Context, tx pgx.Tx) (channel string, err error) {
+	var key turnKey
+	var held bool
+	err = tx.QueryRow(ctx, sqlEditTarget, e.Message, e.Author).Scan(&channel, &key.session, &key.turn, &held)
+	switch {
+	case err != nil:
+		return "", err
+	case !held:
+		return "", errPlaced
+	case e.In != nil && e.In.Turn != "" && e.In.Turn != key.turn:
+		return "", fmt.Errorf("%w: the message belongs to another turn", ErrPrecondition)
+	}
+	open, err := turnOpen(ctx, tx, key, sqlTurnShare)
+	if err == nil && !open {
+		err = fmt.Errorf("%w: the turn is settled", ErrPrecondition)
+	}
+	return channel, err
 }
 
 // Frame is a piece of a message that a session writes: the first frame of a client id makes the message, later ones

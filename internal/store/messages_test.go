@@ -13,7 +13,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/worldtest"
 )
 
-// refs are what a Touched names, as text: channel: id@pos …
+// ids are the messages that were touched, by channel.
 func ids(touched []store.Touched) map[string][]string {
 	out := map[string][]string{}
 	for _, t := range touched {

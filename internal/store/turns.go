@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// SettledByNextTurn: the session opened another turn, so this one was over (OneTurn).
+// SettledByNextTurn is how a turn was settled when its session opened another one (OneTurn).
 const SettledByNextTurn = "next_turn"
 
 // InTurn says that a call belongs to a session of a Runner. The author is then whoever the session is bound to: a Runner
@@ -83,8 +83,8 @@ select p.id, p.pos from placed p order by p.pos`
 // sqlTurnUpdate. The first call that names a turn opens it, so no opening edge can be lost, and settles whatever else the
 // session has open; what that made deliverable is returned. ErrPrecondition where the turn is settled. The caller holds
 // the binding's row lock (BindLock); channel is the one that it will write to next, whose head must be locked in order.
-func openTurn(ctx context.Context, tx pgx.Tx, key turnKey, lock, channel string) ([]Touched, error) {
-	open, err := turnOpen(ctx, tx, key, lock)
+func openTurn(ctx context.Context, tx pgx.Tx, key turnKey, sqlLock, channel string) ([]Touched, error) {
+	open, err := turnOpen(ctx, tx, key, sqlLock)
 	switch {
 	case err == nil && open:
 		return nil, nil
@@ -113,8 +113,8 @@ func openTurn(ctx context.Context, tx pgx.Tx, key turnKey, lock, channel string)
 }
 
 // turnOpen locks the turn and reports whether it is open; ErrNotFound where the session never named it.
-func turnOpen(ctx context.Context, tx pgx.Tx, key turnKey, lock string) (open bool, err error) {
-	err = tx.QueryRow(ctx, lock, key.session, key.turn).Scan(&open)
+func turnOpen(ctx context.Context, tx pgx.Tx, key turnKey, sqlLock string) (open bool, err error) {
+	err = tx.QueryRow(ctx, sqlLock, key.session, key.turn).Scan(&open)
 	return open, interpret(err)
 }
 

@@ -88,6 +88,7 @@ func FromAccountKind(k compassv1.AccountKind) (store.AccountKind, error) {
 		return store.KindPerson, nil
 	case compassv1.AccountKind_ACCOUNT_KIND_AGENT:
 		return store.KindAgent, nil
+	case compassv1.AccountKind_ACCOUNT_KIND_UNSPECIFIED:
 	}
 	return "", fmt.Errorf("%w: kind is person or agent", ErrShape)
 }

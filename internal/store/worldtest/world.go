@@ -1,7 +1,3 @@
-// Package worldtest gives tests a small world on real Postgres: tenants with people, agents, channels and running sessions.
-//
-// It goes through the store where the product does, and writes with a superuser only what the product leaves to others:
-// a Runner that has claimed a session. Everything it does fails the test where it fails.
 package worldtest
 
 import (
@@ -29,21 +25,22 @@ type World struct {
 }
 
 // New makes a database with the bootstrap tenant and opens a store on it.
-func New(t testing.TB) *World {
-	t.Helper()
-	db := storetest.NewDatabase(t)
-	s, err := store.Open(t.Context(), store.Config{
+func New(tb testing.TB) *World {
+	tb.Helper()
+	db := storetest.NewDatabase(tb)
+	s, err := store.Open(tb.Context(), store.Config{
 		Databases: []store.Database{{App: db.App, System: db.System, Provision: db.Provision}},
 		Limits: func(store.TenantID) store.Limits {
 			return store.Limits{StatementTimeout: time.Minute, Transactions: 16}
 		},
 	})
-	check(t, err)
-	t.Cleanup(s.Close)
-	_, err = s.BootstrapTenant(t.Context())
-	check(t, err)
+	check(tb, err)
+	tb.Cleanup(s.Close)
+	_, err = s.BootstrapTenant(tb.Context())
+	check(tb, err)
+	ids := &naming.IDs{Now: time.Now, Rand: rand.Reader} //nolint:forbidigo // a test's clock is the machine's
 	return &World{
-		Store: s, Database: db, IDs: &naming.IDs{Now: time.Now, Rand: rand.Reader}, super: storetest.Connect(t, db.Super),
+		Store: s, Database: db, IDs: ids, super: storetest.Connect(tb, db.Super),
 	}
 }
 
@@ -58,72 +55,72 @@ type Tenant struct {
 }
 
 // Tenant makes a tenant that stream "main" carries.
-func (w *World) Tenant(t testing.TB, slug string) *Tenant {
-	t.Helper()
+func (w *World) Tenant(tb testing.TB, slug string) *Tenant {
+	tb.Helper()
 	n := store.NewTenant{ID: store.TenantID(w.IDs.Tenant()), Slug: slug, Stream: "main", Actor: "test"}
 	n.Admin = store.Account{ID: w.IDs.Account(), Handle: "admin"}
 	token, err := w.IDs.Token(string(n.ID))
-	check(t, err)
+	check(tb, err)
 	n.Token = store.NewToken{ID: w.IDs.TokenID(), Hash: naming.TokenHash(token)}
-	check(t, w.Store.CreateTenant(t.Context(), n))
-	tenant := &Tenant{World: w, ID: n.ID, Slug: slug, Token: token, Ctx: store.WithTenant(t.Context(), n.ID)}
+	check(tb, w.Store.CreateTenant(tb.Context(), n))
+	tenant := &Tenant{World: w, ID: n.ID, Slug: slug, Token: token, Ctx: store.WithTenant(tb.Context(), n.ID)}
 	tenant.Admin, err = w.Store.AccountByID(tenant.Ctx, n.Admin.ID)
-	check(t, err)
+	check(tb, err)
 	return tenant
 }
 
 // Platform makes an admin of the bootstrap tenant.
-func (w *World) Platform(t testing.TB) *Tenant {
-	t.Helper()
+func (w *World) Platform(tb testing.TB) *Tenant {
+	tb.Helper()
 	id := store.BootstrapTenantID
 	token, err := w.IDs.Token(string(id))
-	check(t, err)
+	check(tb, err)
 	admin := store.Account{ID: w.IDs.Account(), Handle: "root"}
-	check(t, w.Store.EnsureAdmin(t.Context(), id, admin, store.NewToken{ID: w.IDs.TokenID(), Hash: naming.TokenHash(token)}))
-	tenant := &Tenant{World: w, ID: id, Slug: naming.SystemSlug, Token: token, Ctx: store.WithTenant(t.Context(), id)}
+	check(tb, w.Store.EnsureAdmin(tb.Context(), id, admin, store.NewToken{ID: w.IDs.TokenID(), Hash: naming.TokenHash(token)}))
+	tenant := &Tenant{World: w, ID: id, Slug: naming.SystemSlug, Token: token, Ctx: store.WithTenant(tb.Context(), id)}
 	tenant.Admin, err = w.Store.AccountByID(tenant.Ctx, admin.ID)
-	check(t, err)
+	check(tb, err)
 	return tenant
 }
 
 // Person makes a person with that handle.
-func (n *Tenant) Person(t testing.TB, handle string) store.Account {
-	return n.account(t, store.KindPerson, handle)
+func (n *Tenant) Person(tb testing.TB, handle string) store.Account {
+	return n.account(tb, store.KindPerson, handle)
 }
 
 // Agent makes an agent with that handle.
-func (n *Tenant) Agent(t testing.TB, handle string) store.Account {
-	return n.account(t, store.KindAgent, handle)
+func (n *Tenant) Agent(tb testing.TB, handle string) store.Account {
+	return n.account(tb, store.KindAgent, handle)
 }
 
-func (n *Tenant) account(t testing.TB, kind store.AccountKind, handle string) store.Account {
-	t.Helper()
+func (n *Tenant) account(tb testing.TB, kind store.AccountKind, handle string) store.Account {
+	tb.Helper()
 	a, err := n.World.Store.CreateAccount(n.Ctx, store.Account{
 		ID: n.World.IDs.Account(), Kind: kind, Role: store.RoleMember, Handle: handle, Wake: store.WakeManual,
 	}, n.Admin.ID)
-	check(t, err)
+	check(tb, err)
 	return a
 }
 
 // TokenOf issues a bearer token for an account.
-func (n *Tenant) TokenOf(t testing.TB, account store.Account) (id, token string) {
-	t.Helper()
+func (n *Tenant) TokenOf(tb testing.TB, account store.Account) (id, token string) {
+	tb.Helper()
 	token, err := n.World.IDs.Token(string(n.ID))
-	check(t, err)
+	check(tb, err)
 	id = n.World.IDs.TokenID()
-	check(t, n.World.Store.AddToken(n.Ctx, store.NewToken{
+	check(tb, n.World.Store.AddToken(n.Ctx, store.NewToken{
 		ID: id, Account: account.ID, Hash: naming.TokenHash(token), Actor: n.Admin.ID,
 	}))
 	return id, token
 }
 
 // Channel makes a channel of the admin's with these members beside him.
-func (n *Tenant) Channel(t testing.TB, name string, members ...store.Account) store.Channel {
-	t.Helper()
+func (n *Tenant) Channel(tb testing.TB, name string, members ...store.Account) store.Channel {
+	tb.Helper()
 	c, err := n.World.Store.CreateChannel(n.Ctx, store.Channel{ID: n.World.IDs.Channel(), Name: name, CreatedBy: n.Admin.ID})
-	check(t, err)
+	check(tb, err)
 	for _, m := range members {
-		check(t, n.World.Store.AddMember(n.Ctx, store.Member{Channel: c.ID, Account: m.ID, Actor: n.Admin.ID}))
+		check(tb, n.World.Store.AddMember(n.Ctx, store.Member{Channel: c.ID, Account: m.ID, Actor: n.Admin.ID}))
 	}
 	return c
 }
@@ -135,10 +132,10 @@ func (n *Tenant) Message(author store.Account, channel store.Channel, text strin
 }
 
 // Post makes a message outside a turn.
-func (n *Tenant) Post(t testing.TB, author store.Account, channel store.Channel, text string) store.Message {
-	t.Helper()
+func (n *Tenant) Post(tb testing.TB, author store.Account, channel store.Channel, text string) store.Message {
+	tb.Helper()
 	m, _, _, err := n.World.Store.AppendMessage(n.Ctx, n.Message(author, channel, text))
-	check(t, err)
+	check(tb, err)
 	return m
 }
 
@@ -166,60 +163,61 @@ func (s *Session) Last() store.Event {
 func (s *Session) In(turn string) *store.InTurn { return &store.InTurn{Event: s.Next(), Turn: turn} }
 
 // Session starts a session of the agent on a Runner of its own.
-func (n *Tenant) Session(t testing.TB, agent store.Account) *Session {
-	t.Helper()
+func (n *Tenant) Session(tb testing.TB, agent store.Account) *Session {
+	tb.Helper()
 	id, err := n.World.IDs.Session(string(n.ID))
-	check(t, err)
-	s := &Session{ID: id, Agent: agent, Generation: time.Now().UnixMicro(), Runner: n.World.IDs.Runner()}
-	n.World.Exec(t, `insert into compass.runner_leases (runner_id, fleet, incarnation, expires_at)
+	check(tb, err)
+	generation := n.World.IDs.Now().UnixMicro()
+	s := &Session{ID: id, Agent: agent, Generation: generation, Runner: n.World.IDs.Runner()}
+	n.World.Exec(tb, `insert into compass.runner_leases (runner_id, fleet, incarnation, expires_at)
 		values ($1, 'shared', 1, 'infinity')`, s.Runner)
-	n.World.Exec(t, `insert into compass.agent_placements (tenant_id, agent_id, runner_id, session_id, generation)
+	n.World.Exec(tb, `insert into compass.agent_placements (tenant_id, agent_id, runner_id, session_id, generation)
 		values ($1, $2, $3, $4, $5)`, n.ID, agent.ID, s.Runner, s.ID, s.Generation)
-	n.World.Exec(t, `insert into compass.session_bindings (tenant_id, session_id, agent_account_id, runner_id, incarnation, generation, claimed)
+	n.World.Exec(tb, `insert into compass.session_bindings (tenant_id, session_id, agent_account_id, runner_id, incarnation, generation, claimed)
 		values ($1, $2, $3, $4, 1, $5, true)`, n.ID, s.ID, agent.ID, s.Runner, s.Generation)
 	return s
 }
 
 // Exec writes as a superuser, past every policy.
-func (w *World) Exec(t testing.TB, sql string, args ...any) {
-	t.Helper()
+func (w *World) Exec(tb testing.TB, sql string, args ...any) {
+	tb.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, err := w.super.Exec(t.Context(), sql, args...)
-	check(t, err)
+	_, err := w.super.Exec(tb.Context(), sql, args...)
+	check(tb, err)
 }
 
 // Strings reads one column as a superuser.
-func (w *World) Strings(t testing.TB, sql string, args ...any) []string {
-	t.Helper()
+func (w *World) Strings(tb testing.TB, sql string, args ...any) []string {
+	tb.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	rows, err := w.super.Query(t.Context(), sql, args...)
-	check(t, err)
+	rows, err := w.super.Query(tb.Context(), sql, args...)
+	check(tb, err)
 	defer rows.Close()
 	out := []string{}
 	for rows.Next() {
 		var s string
-		check(t, rows.Scan(&s))
+		check(tb, rows.Scan(&s))
 		out = append(out, s)
 	}
-	check(t, rows.Err())
+	check(tb, rows.Err())
 	return out
 }
 
 // Count reads one number as a superuser.
-func (w *World) Count(t testing.TB, sql string, args ...any) int {
-	t.Helper()
+func (w *World) Count(tb testing.TB, sql string, args ...any) int {
+	tb.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var n int
-	check(t, w.super.QueryRow(t.Context(), sql, args...).Scan(&n))
+	check(tb, w.super.QueryRow(tb.Context(), sql, args...).Scan(&n))
 	return n
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
+func check(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
