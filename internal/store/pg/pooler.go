@@ -77,14 +77,18 @@ func simpleValue(ctx context.Context, raw *pgconn.PgConn, sql string) (string, e
 // ConnectDirect opens one connection that no pooler may stand in front of: locks, leases and migrations need a session
 // of their own.
 func ConnectDirect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	pooled := fmt.Errorf("connect to %s:%d: a connection pooler answers here, and this needs a session of its own: "+
+		"give the address of the Postgres server itself", config.Host, config.Port)
 	conn, err := pgx.ConnectConfig(ctx, config)
+	if Code(err) == "08P01" { // a startup setting that Postgres knows and a pooler does not
+		return nil, pooled
+	}
 	if err != nil {
 		return nil, Interpret(err)
 	}
 	pooler, err := DetectPooler(ctx, conn)
 	if err == nil && pooler.Present {
-		err = fmt.Errorf("connect to %s:%d: a connection pooler answers here, and this needs a session of its own: "+
-			"give the address of the Postgres server itself", config.Host, config.Port)
+		err = pooled
 	}
 	if err != nil {
 		_ = conn.Close(ctx) // the error at hand says more
