@@ -112,6 +112,14 @@ func TenantAccount(t TenantAccountSpec, compass AccountKeys, owner string) Accou
 	return a
 }
 
+// WithPayload is the account with another limit of message size, in bytes; -1: no limit.
+func (a Account) WithPayload(bytes int64) Account {
+	c := *a.claims
+	c.Limits.Payload = bytes
+	a.claims = &c
+	return a
+}
+
 // Locked is the account with every user refused: what deletion begins with, and ends with where nothing can be deleted.
 func (a Account) Locked(at time.Time) Account {
 	c := *a.claims

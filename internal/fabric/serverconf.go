@@ -34,7 +34,8 @@ type ServerTLS struct{ CertFile, KeyFile, CAFile string }
 // ServerCluster joins servers.
 type ServerCluster struct {
 	Name   string
-	Port   int // default 6222
+	Host   string // default 0.0.0.0
+	Port   int    // default 6222
 	Routes []string
 	TLS    *ServerTLS
 }
@@ -69,7 +70,7 @@ func (c ServerConfig) Render() string {
 	w.block("resolver", func() {
 		w.line("type: full")
 		w.line("dir: %q", c.JWTDir)
-		w.line("allow_delete: true") // renames: what was deleted can be seen afterwards
+		w.line("allow_delete: true") // a deletion renames: it can be seen afterwards
 		w.line("interval: \"2m\"")
 		w.line("timeout: \"1.9s\"")
 	})
@@ -124,9 +125,10 @@ func (t *ServerTLS) render(w *confWriter, verify bool) {
 
 func (cl ServerCluster) render(w *confWriter) {
 	setDefault(&cl.Port, 6222)
+	setDefault(&cl.Host, "0.0.0.0")
 	w.block("cluster", func() {
 		w.line("name: %q", cl.Name)
-		w.line("listen: %q", "0.0.0.0:"+strconv.Itoa(cl.Port))
+		w.line("listen: %q", cl.Host+":"+strconv.Itoa(cl.Port))
 		if cl.TLS != nil {
 			cl.TLS.render(w, true)
 		}

@@ -1,0 +1,283 @@
+package fabric
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats.go"
+)
+
+// ErrNoDelete: the servers' resolver does not delete accounts. The account was locked out instead: nobody can connect.
+var ErrNoDelete = errors.New("resolver does not delete accounts; the account was locked out")
+
+// ErrRejected: a server refused the account JWT; its words follow.
+var ErrRejected = errors.New("account was rejected")
+
+// gatherTime is how long a server has to answer. One that takes longer counts as not answering.
+const gatherTime = 2 * time.Second
+
+// AccountSeen is what the servers hold of one account, looked at just now. Every server keeps a copy of its own.
+type AccountSeen struct {
+	Answered int      // servers that answered
+	Copies   int      // of those, how many hold the account
+	Foreign  int      // of those, how many hold one without our mark
+	Drift    []string // in which fields any copy differs; sorted
+}
+
+// ServerSeen is one server.
+type ServerSeen struct {
+	ID        string
+	Name      string
+	Version   string
+	JetStream bool
+}
+
+// AccountWrite is one account as it should be.
+type AccountWrite struct {
+	Account Account
+	Signer  Seed   // the operator signing key in use
+	Owner   string // the mark that Account was built with
+	Servers int    // how many must hold it
+	Adopt   bool   // take over an account without our mark
+}
+
+// AccountPort is what the operator asks of the resolver. It looks up what it owns and never lists (design section 6).
+type AccountPort interface {
+	Servers(ctx context.Context, expect int) ([]ServerSeen, error)
+	// Observe writes nothing. ErrUnavailable if fewer than w.Servers answered: then nothing is known.
+	Observe(ctx context.Context, w AccountWrite) (AccountSeen, error)
+	// Ensure pushes the account if any server lacks it or holds another, and returns what every server then holds.
+	// ErrForeign: one holds an account of that key without our mark; nothing was written. ErrRejected: a server refused.
+	Ensure(ctx context.Context, w AccountWrite) (AccountSeen, bool, error)
+	// Remove locks the account out, deletes it and verifies that no server holds it. Absent is success. ErrNoDelete: it
+	// stays, locked.
+	Remove(ctx context.Context, w AccountWrite) error
+}
+
+// Accounts is the operator's connection to the system account. It implements AccountPort.
+type Accounts struct {
+	link *link
+	now  func() time.Time
+}
+
+var _ AccountPort = (*Accounts)(nil)
+
+// OpenAccounts connects with credentials of the system account; errors as New.
+func OpenAccounts(ctx context.Context, cfg Config) (*Accounts, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Meter)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	l, err := dial(ctx, cfg, m)
+	if err != nil {
+		return nil, err
+	}
+	return &Accounts{link: l, now: cfg.Now}, nil
+}
+
+// Close disconnects.
+func (a *Accounts) Close() { a.link.close() }
+
+// Servers see AccountPort. With expect 0 it waits for late answers; else it returns when that many have answered.
+func (a *Accounts) Servers(ctx context.Context, expect int) ([]ServerSeen, error) {
+	answers, err := a.gather(ctx, "$SYS.REQ.SERVER.PING", nil, expect)
+	if err != nil {
+		return nil, fmt.Errorf("ask for servers: %w", err)
+	}
+	var out []ServerSeen
+	for _, msg := range answers {
+		var s struct {
+			Server struct {
+				ID, Name string
+				Version  string `json:"ver"`
+				JS       bool   `json:"jetstream"`
+			} `json:"server"`
+		}
+		if err := json.Unmarshal(msg.Data, &s); err != nil {
+			return nil, fmt.Errorf("read answer of a server: %w", err)
+		}
+		out = append(out, ServerSeen{ID: s.Server.ID, Name: s.Server.Name, Version: s.Server.Version, JetStream: s.Server.JS})
+	}
+	slices.SortFunc(out, func(x, y ServerSeen) int { return strings.Compare(x.Name+x.ID, y.Name+y.ID) })
+	if len(out) < max(expect, 1) {
+		return out, fmt.Errorf("%w: %d of %d servers answered", ErrUnavailable, len(out), max(expect, 1))
+	}
+	return out, nil
+}
+
+// Observe see AccountPort.
+func (a *Accounts) Observe(ctx context.Context, w AccountWrite) (AccountSeen, error) {
+	answers, err := a.gather(ctx, "$SYS.REQ.ACCOUNT."+w.Account.Public+".CLAIMS.LOOKUP", nil, w.Servers)
+	if err != nil {
+		return AccountSeen{}, fmt.Errorf("look up account %s: %w", w.Account.Name, err)
+	}
+	seen := AccountSeen{Answered: len(answers)}
+	differs := map[string]bool{}
+	for _, msg := range answers {
+		if len(msg.Data) == 0 { // this server has none
+			continue
+		}
+		seen.Copies++
+		if !owned(string(msg.Data), w.Owner) {
+			seen.Foreign++
+		}
+		fields, err := w.Account.Drift(string(msg.Data), w.Signer.Public())
+		if err != nil {
+			return seen, fmt.Errorf("look up account %s: %w", w.Account.Name, err)
+		}
+		for _, f := range fields {
+			differs[f] = true
+		}
+	}
+	for f := range differs {
+		seen.Drift = append(seen.Drift, f)
+	}
+	slices.Sort(seen.Drift)
+	if seen.Answered < w.Servers {
+		return seen, fmt.Errorf("look up account %s: %w: %d of %d servers answered", w.Account.Name, ErrUnavailable, seen.Answered, w.Servers)
+	}
+	return seen, nil
+}
+
+// Ensure see AccountPort.
+func (a *Accounts) Ensure(ctx context.Context, w AccountWrite) (AccountSeen, bool, error) {
+	seen, err := a.Observe(ctx, w)
+	switch {
+	case err != nil:
+		return seen, false, err
+	case seen.Foreign > 0 && !w.Adopt:
+		return seen, false, fmt.Errorf("ensure account %s: %w", w.Account.Name, ErrForeign)
+	case seen.Copies == seen.Answered && len(seen.Drift) == 0:
+		return seen, false, nil
+	}
+	if err := a.push(ctx, w); err != nil {
+		return seen, false, err
+	}
+	seen, err = a.Observe(ctx, w)
+	if err == nil && (seen.Copies < seen.Answered || len(seen.Drift) > 0) {
+		err = fmt.Errorf("read back account %s: %w: %d of %d servers hold it, differing in %v",
+			w.Account.Name, ErrRejected, seen.Copies, seen.Answered, seen.Drift)
+	}
+	return seen, true, err
+}
+
+// Remove see AccountPort.
+func (a *Accounts) Remove(ctx context.Context, w AccountWrite) error {
+	seen, err := a.Observe(ctx, w)
+	switch {
+	case err != nil:
+		return err
+	case seen.Copies == 0:
+		return nil
+	case seen.Foreign > 0 && !w.Adopt:
+		return fmt.Errorf("remove account %s: %w", w.Account.Name, ErrForeign)
+	}
+	locked := w
+	locked.Account = w.Account.Locked(a.now())
+	if err := a.push(ctx, locked); err != nil {
+		return err
+	}
+	if err := a.erase(ctx, w); err != nil {
+		return err
+	}
+	if seen, err = a.Observe(ctx, w); err == nil && seen.Copies > 0 {
+		err = fmt.Errorf("remove account %s: %w", w.Account.Name, ErrNoDelete)
+	}
+	return err
+}
+
+// push sends the account to every server and hears each of them.
+func (a *Accounts) push(ctx context.Context, w AccountWrite) error {
+	text, err := w.Account.Sign(w.Signer)
+	if err != nil {
+		return err
+	}
+	answers, err := a.gather(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(text), w.Servers)
+	if err != nil {
+		return fmt.Errorf("push account %s: %w", w.Account.Name, err)
+	}
+	return refusals(answers, "push account "+w.Account.Name, ErrRejected)
+}
+
+// erase asks every server to delete the account. The request itself is a claim, signed by an operator signing key.
+func (a *Accounts) erase(ctx context.Context, w AccountWrite) error {
+	kp, err := w.Signer.pair()
+	if err != nil {
+		return err
+	}
+	defer kp.Wipe()
+	c := jwt.NewGenericClaims(w.Signer.Public())
+	c.Data["accounts"] = []string{w.Account.Public}
+	text, err := c.Encode(kp)
+	if err != nil {
+		return fmt.Errorf("remove account %s: %w", w.Account.Name, err)
+	}
+	answers, err := a.gather(ctx, "$SYS.REQ.CLAIMS.DELETE", []byte(text), w.Servers)
+	if err != nil {
+		return fmt.Errorf("remove account %s: %w", w.Account.Name, err)
+	}
+	return refusals(answers, "remove account "+w.Account.Name, ErrNoDelete)
+}
+
+// refusals joins what servers said that did not say yes.
+func refusals(answers []*nats.Msg, what string, sentinel error) error {
+	var errs []error
+	for _, msg := range answers {
+		var r struct {
+			Error *struct {
+				Description string `json:"description"`
+			} `json:"error"`
+		}
+		if err := json.Unmarshal(msg.Data, &r); err != nil {
+			return fmt.Errorf("%s: read answer: %w", what, err)
+		}
+		if r.Error != nil {
+			errs = append(errs, fmt.Errorf("%s: %w: %s", what, sentinel, r.Error.Description))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// gather asks all servers and returns as soon as expect of them have answered, or when time is up. Fewer answers are no
+// error here: the caller knows what they mean.
+func (a *Accounts) gather(ctx context.Context, subject string, body []byte, expect int) ([]*nats.Msg, error) {
+	nc, _, _, err := a.link.current()
+	if err != nil {
+		return nil, err
+	}
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, interpret(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: body}); err != nil {
+		return nil, interpret(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, gatherTime)
+	defer cancel()
+	var answers []*nats.Msg
+	for expect <= 0 || len(answers) < expect {
+		msg, err := sub.NextMsgWithContext(ctx)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			return answers, nil
+		case err != nil:
+			return answers, interpret(err)
+		case msg.Header.Get("Status") == "503":
+			return nil, fmt.Errorf("%w: nobody serves %s", ErrUnavailable, subject)
+		}
+		answers = append(answers, msg)
+	}
+	return answers, nil
+}
