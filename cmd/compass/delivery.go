@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/delivery"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+func deliveryCommand() *cobra.Command {
+	var path string
+	cmd := &cobra.Command{
+		Use: "delivery", Short: "Deliver for one stream, as its only worker", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDelivery(cmd.Context(), path, cmd.ErrOrStderr()) },
+	}
+	cmd.Flags().StringVar(&path, "config", "/etc/compass/config.yaml", "configuration file")
+	return cmd
+}
+
+func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
+	c, err := config.Load(path)
+	if err != nil {
+		return err
+	}
+	if err := c.ValidateDelivery(); err != nil {
+		return err
+	}
+	databases, err := config.LoadDatabases(c.Store.DatabasesFile)
+	if err != nil {
+		return err
+	}
+	keys, err := config.LoadCommandKeys(c.Fabric.CommandKeysFile)
+	if err != nil {
+		return err
+	}
+	p, err := newProcess(ctx, "compass-delivery", c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+
+	var ready atomic.Bool
+	if err := p.serveHealth(ctx, c.Telemetry.Listen, alive, func(context.Context) error {
+		if !ready.Load() {
+			return errors.New("waiting for the lease, or sweeping what is owed")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	st, err := p.openStore(ctx, c.Store, databases, true)
+	if err != nil {
+		return err
+	}
+	leases, err := p.acquire(ctx, c.Delivery, st)
+	if err != nil {
+		return err
+	}
+	// Only the holder of the lease is connected, and nothing waits in a buffer for a connection to come back (ruling F4).
+	fc := p.fabricConfig("compass-delivery", c.Fabric, keys)
+	fc.Stream, fc.MaxDeliver, fc.Backoff = c.Delivery.Stream, c.Delivery.MaxDeliver, durations(c.Delivery.Backoff)
+	fc.Spec.MaxAckPending = c.Delivery.MaxAckPending
+	fab, err := p.openFabric(ctx, fc)
+	if err != nil {
+		return err
+	}
+	if err := p.deliver(ctx, workerParts{config: c.Delivery, store: st, fabric: fab, keys: keys}, leases); err != nil {
+		return err
+	}
+	ready.Store(true)
+	return p.wait(ctx)
+}
+
+// workerParts are what a worker is made of; standalone brings its own.
+type workerParts struct {
+	config config.Delivery
+	store  *store.Store
+	fabric *fabric.Fabric
+	keys   []config.CommandKey
+	wake   delivery.Waker
+}
+
+// startWorker acquires the lease and delivers.
+func (p *process) startWorker(ctx context.Context, o workerParts) error {
+	leases, err := p.acquire(ctx, o.config, o.store)
+	if err != nil {
+		return err
+	}
+	return p.deliver(ctx, o, leases)
+}
+
+// acquire waits until this process is the stream's writer, and keeps being it. Losing database 0's lease ends the process
+// without a goodbye: somebody else may be the writer already.
+func (p *process) acquire(ctx context.Context, c config.Delivery, st *store.Store) (*delivery.LeaseSet, error) {
+	var held []delivery.Lease
+	for _, id := range st.DatabaseIDs() {
+		lease, err := st.NewLease(store.LeaseOptions{Database: id, Stream: c.Stream, Holder: c.Holder, TTL: time.Duration(c.Lease)})
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, lease)
+	}
+	leases, err := delivery.NewLeaseSet(delivery.LeaseOptions{Leases: held, Log: p.log})
+	if err != nil {
+		return nil, err
+	}
+	if err := leases.Acquire(ctx); err != nil {
+		return nil, err
+	}
+	p.onClose(leases.Release)
+	p.spawn(ctx, "lease", leases.Run)
+	return leases, nil
+}
+
+func (p *process) deliver(ctx context.Context, o workerParts, leases *delivery.LeaseSet) error {
+	verifier := fabric.NewCommandKeys(commandPublicKeys(o.keys))
+	worker, err := delivery.NewConsumer(o.store, o.fabric, o.store, o.fabric, p.log, delivery.Options{
+		Stream: o.config.Stream, Writes: o.store, Leases: leases, DeadLetters: o.fabric, OpenProof: verifier.Open,
+		Notes: o.fabric, Waker: o.wake,
+		MaxDeliver: o.config.MaxDeliver, Backoff: durations(o.config.Backoff), AckWait: time.Duration(o.config.AckWait),
+		FloorTick: time.Duration(o.config.FloorTick), Meter: p.tel.Meters,
+		Stall: func(what string) { // a process that hangs must not keep its lease alive
+			p.log.Error("The worker has not moved; exiting", "stuck", what)
+			os.Exit(exitStalled)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	// The worker stops, finishing what is under way, before the lease is given back.
+	run, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	p.onClose(func(ctx context.Context) error {
+		stop()
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("stop the worker: %w", ctx.Err())
+		}
+	})
+	p.spawn(run, "delivery", func(ctx context.Context) error {
+		defer close(done)
+		return worker.Run(ctx)
+	})
+	return nil
+}
+
+// exitStalled tells a hang from other failures in a pod's status.
+const exitStalled = 70
+
+func durations(in []config.Duration) []time.Duration {
+	out := make([]time.Duration, len(in))
+	for i, d := range in {
+		out[i] = time.Duration(d)
+	}
+	return out
+}

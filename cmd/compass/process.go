@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
+)
+
+// goodbye bounds the shutdown of a process; pods get a longer grace period.
+const goodbye = 20 * time.Second
+
+// process is what every long-running subcommand has: telemetry, a list of things to close in reverse order, and a group of
+// loops of which the first to fail ends all.
+type process struct {
+	tel *telemetry.Telemetry
+	log *slog.Logger
+
+	closers []func(context.Context) error
+	loops   sync.WaitGroup
+	failed  chan error
+}
+
+func newProcess(ctx context.Context, service string, c config.Config, log io.Writer) (*process, error) {
+	tel, err := telemetry.Start(ctx, telemetry.Options{
+		Service: service, Version: version, Level: c.Log.Level, Log: log, OTLPEndpoint: c.Telemetry.OTLPEndpoint,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p := &process{tel: tel, log: tel.Log, failed: make(chan error, 1)}
+	p.onClose(tel.Close)
+	return p, nil
+}
+
+func (p *process) onClose(fn func(context.Context) error) { p.closers = append(p.closers, fn) }
+
+// spawn runs a loop until its context ends. An error that it returns ends the process.
+func (p *process) spawn(ctx context.Context, what string, loop func(context.Context) error) {
+	p.loops.Add(1)
+	go func() {
+		defer p.loops.Done()
+		if err := loop(ctx); err != nil && ctx.Err() == nil {
+			select {
+			case p.failed <- fmt.Errorf("%s: %w", what, err):
+			default:
+			}
+		}
+	}()
+}
+
+// wait returns when the context ends (nil) or a loop failed.
+func (p *process) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		p.log.Info("Stopping")
+		return nil
+	case err := <-p.failed:
+		return err
+	}
+}
+
+// close ends everything, last opened first, within goodbye.
+func (p *process) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye) //nolint:forbidigo // the caller's context has ended: that is why we are here
+	defer cancel()
+	var errs []error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		errs = append(errs, p.closers[i](ctx))
+	}
+	p.loops.Wait()
+	return errors.Join(errs...)
+}
+
+// openStore opens the databases that a file names.
+func (p *process) openStore(ctx context.Context, c config.Store, databases []config.Database, fenced bool) (*store.Store, error) {
+	open := store.Config{Bootstrap: c.Bootstrap, Fenced: fenced, MaxConns: int32(c.MaxConnections), Log: p.log} //nolint:gosec // validated
+	for _, d := range databases {
+		open.Databases = append(open.Databases, store.Database{ID: d.ID, App: d.App, System: d.System, Provision: d.Provision, Direct: d.Direct})
+	}
+	st, err := store.Open(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(func(context.Context) error { st.Close(); return nil })
+	return st, nil
+}
+
+// fabricConfig is what every process that reaches NATS over the network has in common.
+func (p *process) fabricConfig(name string, c config.Fabric, keys []config.CommandKey) fabric.Config {
+	out := fabric.Config{
+		Name: name, URLs: c.URLs, CAFile: c.CAFile, Credentials: fabric.Credentials{File: c.CredsFile},
+		Link: fabric.Link{Window: time.Duration(c.BootWait)}, Logger: p.log, Meter: p.tel.Meters,
+	}
+	if len(keys) > 0 {
+		out.Commands = fabric.Signer{KeyID: keys[0].ID, Key: keys[0].Private}
+	}
+	return out
+}
+
+func (p *process) openFabric(ctx context.Context, c fabric.Config) (*fabric.Fabric, error) {
+	fab, err := fabric.Open(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("reach NATS: %w", err)
+	}
+	p.onClose(fab.Close)
+	return fab, nil
+}
+
+// serve answers HTTP on an address until the process closes; existing requests may finish. It returns the address, which
+// matters where the port was 0.
+func (p *process) serve(ctx context.Context, what, address string, server *http.Server) (net.Addr, error) {
+	var listen net.ListenConfig
+	l, err := listen.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	server.ReadHeaderTimeout = 10 * time.Second
+	p.onClose(server.Shutdown)
+	p.spawn(ctx, what, func(context.Context) error {
+		var err error
+		if server.TLSConfig != nil {
+			err = server.ServeTLS(l, "", "")
+		} else {
+			err = server.Serve(l)
+		}
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return err
+	})
+	p.log.Info("Listening", "for", what, "address", l.Addr().String())
+	return l.Addr(), nil
+}
+
+// serveHealth answers /metrics, /healthz and /readyz.
+func (p *process) serveHealth(ctx context.Context, address string, live, ready telemetry.Check) error {
+	if address == "-" {
+		return nil
+	}
+	_, err := p.serve(ctx, "metrics and health", address, &http.Server{Handler: p.tel.Handler(live, ready)}) //nolint:gosec // serve sets the timeout
+	return err
+}
+
+// alive is the check of a process that has nothing to say about itself.
+func alive(context.Context) error { return nil }
+
+// newIDs makes the ids of this process.
+func newIDs() *naming.IDs { return &naming.IDs{Now: time.Now, Rand: rand.Reader} }

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fabric/embedded"
+	"github.com/rigelbuild/compass-operator/internal/hub"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// The one stream of a standalone process, and the handle of the platform's admin in it.
+const (
+	standaloneStream = "main"
+	standaloneAdmin  = "admin"
+)
+
+type standaloneOptions struct {
+	data         string
+	postgresFile string
+	database     string
+	listen       string
+	natsListen   string
+	metrics      string
+	agent        string
+	level        string
+	lease        time.Duration
+	floorTick    time.Duration
+}
+
+func standaloneCommand() *cobra.Command {
+	var o standaloneOptions
+	cmd := &cobra.Command{
+		Use: "standalone", Short: "Server, worker, Runner and NATS in one process", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runStandalone(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.data, "data", "compass-data", "folder for keys, passwords, tokens and NATS's files")
+	f.StringVar(&o.postgresFile, "postgres-file", "", "file with the URL of a Postgres login that may make roles and databases")
+	f.StringVar(&o.database, "database", "compass", "database to use; made if absent")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the Connect API, in clear")
+	f.StringVar(&o.natsListen, "nats-listen", "", "address of NATS for Runners in other processes; default: none")
+	f.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:9090", "address of metrics and health; - for none")
+	f.StringVar(&o.agent, "agent", "echo", "agent of the Runner inside: echo, slow, crash, reject, or none for no Runner")
+	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
+	f.DurationVar(&o.lease, "session-lease", 30*time.Second, "how long a Runner may be silent")
+	f.DurationVar(&o.floorTick, "floor-tick", 2*time.Minute, "period of the sweep that finds what everything else missed")
+	return cmd
+}
+
+// standalone is one process that is everything; its parts are the ones that run in pods.
+type standalone struct {
+	*process
+	o    standaloneOptions
+	home home
+	c    config.Config
+	keys []config.CommandKey
+}
+
+func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer) (err error) {
+	c := config.Config{
+		Log: config.Log{Level: o.level}, Store: config.Store{Bootstrap: true},
+		Server:   config.Server{Listen: o.listen},
+		Sessions: config.Sessions{Lease: config.Duration(o.lease)},
+		Delivery: config.Delivery{Stream: standaloneStream, Holder: "standalone", FloorTick: config.Duration(o.floorTick)},
+	}.WithDefaults()
+	p, err := newProcess(ctx, "compass-standalone", c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	s := &standalone{process: p, o: o, home: home(o.data), c: c}
+
+	st, worker, err := s.openStores(ctx)
+	if err != nil {
+		return err
+	}
+	if s.keys, err = s.commandKeys(); err != nil {
+		return err
+	}
+	nats, fab, err := s.openNATS(ctx)
+	if err != nil {
+		return err
+	}
+	srv, err := p.assembleServer(ctx, serverParts{config: c, store: st, fabric: fab, access: s.access(nats), streamOf: carried, stream: standaloneStream})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.place(ctx, st), s.ensureAdmin(ctx, st)); err != nil {
+		return err
+	}
+	address, err := p.serveEdge(ctx, c.Server, srv.edge.Handler())
+	if err != nil {
+		return err
+	}
+	// Workers and Servers are other processes in a cluster; here they meet at the same broker with the same rights.
+	if err := p.startWorker(ctx, workerParts{config: c.Delivery, store: worker, fabric: fab, keys: s.keys, wake: waker{srv.hub}}); err != nil {
+		return err
+	}
+	if err := p.serveHealth(ctx, o.metrics, alive, srv.ready); err != nil {
+		return err
+	}
+	if err := s.startRunner(ctx, st, nats, "http://"+address); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "ready: Connect API at http://%s, token of the platform's admin in %s, NATS for Runners at %s\n",
+		address, s.home.path("admin-token"), orNone(nats.URL()))
+	return p.wait(ctx)
+}
+
+// carried: every tenant is the one stream's.
+func carried(string) (string, bool) { return standaloneStream, true }
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// openStores makes the database if need be and opens it twice: as Servers do, and fenced as a worker does.
+func (s *standalone) openStores(ctx context.Context) (open, fenced *store.Store, err error) {
+	if s.o.postgresFile == "" {
+		return nil, nil, errors.New("no Postgres: name the file that holds its URL with --postgres-file, or use make run")
+	}
+	dsn, err := readSecret(s.o.postgresFile, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	db, err := s.home.database(ctx, dsn, s.o.database, s.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if open, err = s.openStore(ctx, s.c.Store, []config.Database{db}, false); err != nil {
+		return nil, nil, err
+	}
+	worker := s.c.Store
+	worker.Bootstrap = false
+	db.Provision = ""
+	fenced, err = s.openStore(ctx, worker, []config.Database{db}, true)
+	return open, fenced, err
+}
+
+func (s *standalone) commandKeys() ([]config.CommandKey, error) {
+	const name = "command-keys.yaml"
+	if _, err := s.home.secret(name, commandKeys); err != nil {
+		return nil, fmt.Errorf("keep command key: %w", err)
+	}
+	return config.LoadCommandKeys(s.home.path(name))
+}
+
+// openNATS starts the broker inside this process and connects to it. There is no boot without it (REQ-062).
+func (s *standalone) openNATS(ctx context.Context) (*embedded.Server, *fabric.Fabric, error) {
+	nats, err := embedded.Start(embedded.Config{Dir: s.home.path("nats"), Listen: s.o.natsListen, Logger: s.log})
+	if err != nil {
+		return nil, nil, fmt.Errorf("start NATS in %s: %w", s.home.path("nats"), err)
+	}
+	s.onClose(func(context.Context) error { nats.Stop(); return nil })
+	credentials, err := nats.Standalone()
+	if err != nil {
+		return nil, nil, err
+	}
+	fc := s.fabricConfig("compass-standalone", s.c.Fabric, s.keys)
+	fc.URLs, fc.InProcess, fc.Credentials = nil, nats, credentials
+	fc.Stream, fc.Manage, fc.Instance = standaloneStream, true, newIDs().Instance()
+	fc.StreamOf = carried
+	fab, err := s.openFabric(ctx, fc)
+	return nats, fab, err
+}
+
+func (s *standalone) access(nats *embedded.Server) *runnerAccess {
+	a := &runnerAccess{issuers: map[string]fabric.Issuer{naming.SharedFleet: nats.Runners()}, commandKeys: publicKeys(s.keys), now: time.Now}
+	if url := nats.URL(); url != "" {
+		a.urls = []string{url}
+	}
+	return a
+}
+
+// place gives the platform's own tenant to the one stream, where nobody has done so before.
+func (s *standalone) place(ctx context.Context, st *store.Store) error {
+	at, err := st.Placement(store.WithTenant(ctx, store.BootstrapTenantID))
+	if err != nil || at.Stream == standaloneStream {
+		return err
+	}
+	return st.PlaceTenant(ctx, store.BootstrapTenantID, at.Stream, standaloneStream)
+}
+
+// ensureAdmin makes the way into a new deployment: the platform's first admin, whose token is kept before it is valid.
+func (s *standalone) ensureAdmin(ctx context.Context, st *store.Store) error {
+	ids := newIDs()
+	text, err := s.home.secret("admin-token", func() ([]byte, error) {
+		token, err := ids.Token(string(store.BootstrapTenantID))
+		return []byte(token), err
+	})
+	if err != nil {
+		return fmt.Errorf("keep admin token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	return st.EnsureAdmin(ctx, store.BootstrapTenantID, store.Account{ID: ids.Account(), Handle: standaloneAdmin, DisplayName: "Platform admin"},
+		store.NewToken{ID: ids.TokenID(), Hash: naming.TokenHash(token), Actor: "standalone"})
+}
+
+// waker starts sessions of agents that wake when something is owed to them.
+type waker struct{ hub *hub.Hub }
+
+func (w waker) Wake(ctx context.Context, agent string) error {
+	tenant, ok := store.TenantFromContext(ctx)
+	if !ok {
+		return store.ErrNoTenant
+	}
+	_, err := w.hub.Start(ctx, tenant, agent)
+	return err
+}
+
+// startRunner enrols a Runner of this process over the same door as any other, with a one-time token of its own.
+func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *embedded.Server, server string) error {
+	ids := newIDs()
+	text, err := s.home.secret("runner-token", func() ([]byte, error) {
+		token, err := ids.RunnerToken(naming.SharedFleet)
+		return []byte(token), err
+	})
+	if err != nil {
+		return fmt.Errorf("keep enrolment token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if _, err := st.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet); err != nil || s.o.agent == "none" {
+		return err
+	}
+	key, err := runnerKey(filepath.Join(s.o.data, "runner-key"))
+	if err != nil {
+		return err
+	}
+	client, err := httpClient("")
+	if err != nil {
+		return err
+	}
+	e := &enrolled{server: server, http: client, token: token, key: key, log: s.log, now: time.Now}
+	return s.process.startRunner(ctx, e, s.o.agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, nats })
+}
