@@ -29,6 +29,7 @@ func (h *Hub) heartbeat(ctx context.Context, who store.Runner, q *compassv1.Hear
 	for tenant, err := range answer.Skipped {
 		h.log.WarnContext(ctx, "Heartbeat could not serve a tenant", "runner", who.ID, "tenant", tenant, "error", err)
 	}
+	h.metrics.healed.Add(ctx, int64(len(answer.Healed)))
 	for _, healed := range answer.Healed {
 		h.ended(ctx, healed.Tenant, healed.Ended)
 	}

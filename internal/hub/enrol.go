@@ -40,6 +40,7 @@ func (h *Hub) enroll(ctx context.Context, q *compassv1.EnrollRequest) (*compassv
 	if err != nil {
 		return nil, h.notEnrolled(ctx, q.GetPublicKey(), err)
 	}
+	count(ctx, h.metrics.enrolments, "enrolled")
 	answer := &compassv1.EnrollResponse{RunnerId: r.ID, Fleet: r.Fleet}
 	if h.access == nil {
 		return answer, nil
@@ -56,12 +57,15 @@ func (h *Hub) enroll(ctx context.Context, q *compassv1.EnrollRequest) (*compassv
 func (h *Hub) notEnrolled(ctx context.Context, publicKey string, err error) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
+		count(ctx, h.metrics.enrolments, "unknown")
 		return fmt.Errorf("%w: unknown enrolment token", wire.ErrUnauthenticated)
 	case errors.Is(err, store.ErrTokenStolen):
+		count(ctx, h.metrics.enrolments, "stolen")
 		h.log.ErrorContext(ctx, "Enrolment token was shown with a second key and is disabled; the Runner of the first key may be "+
 			"the thief's", "public_key", publicKey)
 		return connect.NewError(connect.CodePermissionDenied, store.ErrTokenStolen)
 	case errors.Is(err, store.ErrTokenDisabled):
+		count(ctx, h.metrics.enrolments, "disabled")
 		return connect.NewError(connect.CodePermissionDenied, store.ErrTokenDisabled)
 	}
 	return err

@@ -168,3 +168,31 @@ func TestRunnersProveThemselves(t *testing.T) {
 		t.Errorf("half a minute ago: %v", err)
 	}
 }
+
+// Holds REQ-116: what the broker vouches for is compared with what was enrolled: an id that was not, and one of another
+// fleet, speak for nobody.
+func TestRunnersOfTheBrokerAreEnrolled(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	s := g.server(t)
+	tenant := g.Tenant(t, "acme")
+	seed, err := fabric.NewUserSeed()
+	must(t, err)
+	enroller := compassv1connect.NewRunnerServiceClient(http.DefaultClient, s.url)
+	own, err := enroller.Enroll(t.Context(), connect.NewRequest(enrolment(t, g.token(t, string(tenant.ID)), seed)))
+	must(t, err)
+	for name, id := range map[string]string{
+		"never enrolled": g.IDs.Runner(), "of the tenant's fleet, in the account of the shared one": own.Msg.GetRunnerId(),
+	} {
+		conn := g.connect(t, id)
+		_, err := conn.Call(t.Context(), compassv1connect.RunnerServiceHelloProcedure, nil)
+		wantCode(t, name, err, connect.CodeUnauthenticated)
+		answer, err := conn.Event(t.Context(), &compassv1.RunnerEvent{RunnerId: id})
+		if err != nil || answer.GetCode() != connect.CodeUnauthenticated.String() {
+			t.Errorf("%s: event answered %v, %v", name, answer, err)
+		}
+	}
+	if n := g.Count(t, `select count(*) from compass.runner_leases`); n != 0 {
+		t.Errorf("%d Runners have a lease", n)
+	}
+}

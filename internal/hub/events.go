@@ -85,6 +85,7 @@ func (h *Hub) ackChannels(ctx context.Context, ref store.SessionRef, acks []*com
 	}
 	done, err := h.store.Ack(ctx, ref, list)
 	if errors.Is(err, store.ErrBeyondHead) {
+		h.metrics.acksRefused.Add(ctx, int64(len(done.Refused)))
 		h.log.WarnContext(ctx, "Runner acknowledged what its channel never gave out", "runner", ref.Runner, "session", ref.Session,
 			"channels", done.Refused)
 	}

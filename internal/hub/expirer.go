@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
@@ -26,12 +28,14 @@ type ExpirerOptions struct {
 	Interval time.Duration
 	After    func(time.Duration) <-chan time.Time // like time.After
 	Log      *slog.Logger                         // default: none
+	Meter    metric.MeterProvider                 // default: none
 }
 
 // Expirer ends the sessions of Runners that are gone. One runs in every Server; doubles are harmless, because each
 // decision is judged again under the lock of what it is about.
 type Expirer struct {
-	o ExpirerOptions
+	o       ExpirerOptions
+	metrics *instruments
 
 	mu     sync.Mutex
 	health map[int]*health // by database: each is judged by its own clock
@@ -51,7 +55,11 @@ func NewExpirer(o ExpirerOptions) (*Expirer, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Expirer{o: o, health: map[int]*health{}}
+	metrics, err := newInstruments(o.Meter)
+	if err != nil {
+		return nil, err
+	}
+	e := &Expirer{o: o, metrics: metrics, health: map[int]*health{}}
 	for _, database := range o.Store.DatabaseIDs() {
 		e.health[database] = &health{lease: o.Lease, interval: o.Interval}
 	}
@@ -112,6 +120,7 @@ func (e *Expirer) sweep(ctx context.Context) {
 		fresh := e.health[database].fresh()
 		e.mu.Unlock()
 		if !healthy {
+			e.metrics.unhealthy.Add(ctx, 1)
 			continue
 		}
 		err := errors.Join(
@@ -138,6 +147,7 @@ func (e *Expirer) expire(ctx context.Context, by store.Expiry) error {
 			return err
 		}
 		if expired {
+			e.metrics.expired.Add(ctx, 1)
 			e.o.Log.WarnContext(ctx, "Runner expired", "runner", runner, "database", by.Database)
 		}
 	}

@@ -187,22 +187,35 @@ func (g *ground) box(t *testing.T, s *server) *box {
 	must(t, err)
 	b := &box{id: r.Msg.GetRunnerId(), fleet: r.Msg.GetFleet(), seed: seed}
 	b.at(s)
-	credentials, err := g.broker.Credentials(fabric.RoleRunner, b.id)
-	must(t, err)
-	b.conn, err = fabric.OpenRunner(t.Context(), fabric.RunnerConfig{
-		ID: b.id, InProcess: g.broker, Credentials: credentials, Logger: slog.New(slog.DiscardHandler),
-		Commands: fabric.NewCommandKeys(fabrictest.TestCommandKeys("k1")),
-	})
-	must(t, err)
-	t.Cleanup(b.conn.Close)
-	_, err = b.conn.Commands(t.Context(), func(_ context.Context, c *compassv1.Command, _ *compassv1.SessionsResponse) {
+	b.connect(t, g)
+	b.hello(t)
+	return b
+}
+
+// connect gives the box a new connection to the broker and lets it listen.
+func (b *box) connect(t *testing.T, g *ground) {
+	t.Helper()
+	b.conn = g.connect(t, b.id)
+	_, err := b.conn.Commands(t.Context(), func(_ context.Context, c *compassv1.Command, _ *compassv1.SessionsResponse) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.commands = append(b.commands, c)
 	})
 	must(t, err)
-	b.hello(t)
-	return b
+}
+
+// connect connects a Runner of the shared fleet to the broker, whether it is enrolled or not.
+func (g *ground) connect(t *testing.T, id string) *fabric.Runner {
+	t.Helper()
+	credentials, err := g.broker.Credentials(fabric.RoleRunner, id)
+	must(t, err)
+	conn, err := fabric.OpenRunner(t.Context(), fabric.RunnerConfig{
+		ID: id, InProcess: g.broker, Credentials: credentials, Logger: slog.New(slog.DiscardHandler),
+		Commands: fabric.NewCommandKeys(fabrictest.TestCommandKeys("k1")),
+	})
+	must(t, err)
+	t.Cleanup(conn.Close)
+	return conn
 }
 
 // at makes the box call that Server over Connect.

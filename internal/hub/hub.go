@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/presence"
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -37,7 +39,8 @@ type Options struct {
 	// Lease is how long a Runner lives without a heartbeat; default DefaultLease.
 	Lease time.Duration
 	Now   func() time.Time
-	Log   *slog.Logger // default: none
+	Log   *slog.Logger         // default: none
+	Meter metric.MeterProvider // default: none
 }
 
 // Hub serves Runners and sessions. It is safe for concurrent use.
@@ -53,6 +56,7 @@ type Hub struct {
 	now     func() time.Time
 	log     *slog.Logger
 
+	metrics  *instruments
 	presence *presence.Publisher
 	known    known
 }
@@ -72,8 +76,12 @@ func New(o Options) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics, err := newInstruments(o.Meter)
+	if err != nil {
+		return nil, err
+	}
 	return &Hub{
 		store: o.Store, comms: o.Comms, emitter: o.Emitter, ids: o.IDs, caller: o.Caller, fabric: o.Fabric, access: o.Access,
-		lease: o.Lease, now: o.Now, log: o.Log, presence: there,
+		lease: o.Lease, now: o.Now, log: o.Log, metrics: metrics, presence: there,
 	}, nil
 }

@@ -43,7 +43,13 @@ func (h *Hub) hint(ctx context.Context, b store.Binding, c *compassv1.Command) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTime)
 	defer cancel()
 	err = h.fabric.SendCommand(ctx, fabric.RunnerAddr{Fleet: b.Fleet, ID: b.Runner}, &compassv1.SessionsResponse{Body: body})
-	if err != nil && !errors.Is(err, fabric.ErrRunnerGone) {
+	switch {
+	case err == nil:
+		count(ctx, h.metrics.hints, "sent")
+	case errors.Is(err, fabric.ErrRunnerGone):
+		count(ctx, h.metrics.hints, "gone")
+	default:
+		count(ctx, h.metrics.hints, "failed")
 		h.log.WarnContext(ctx, "Hint to a Runner was not sent; its next heartbeat tells it", "runner", b.Runner, "session", b.Session, "error", err)
 	}
 }

@@ -215,8 +215,8 @@ func TestEventAnswersAreTheSameOnBothTransports(t *testing.T) {
 	}
 }
 
-// Holds REQ-135, REQ-137: a Server that starts later serves a session that began before it; what one Server changes, the
-// other sees at once, without a broadcast; and commands reach a Runner that connected anew.
+// Holds REQ-134, REQ-135, REQ-137: a Server that starts later serves a session that began before it; what one Server
+// changes, the other sees at once, without a broadcast; and commands reach a Runner that connected anew.
 func TestServersShareNothingButPostgres(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -233,8 +233,12 @@ func TestServersShareNothingButPostgres(t *testing.T) {
 	if err != nil || got.Msg.GetMessage().GetAuthorId() != agent.ID {
 		t.Fatalf("at a later Server: %v, %v", got, err)
 	}
-	_, err = first.people(tenant.ID, store.RoleAdmin).StopSession(t.Context(), connect.NewRequest(&compassv1.StopSessionRequest{SessionId: session.GetId()}))
-	must(t, err)
+	b.conn.Close()
+	b.connect(t, g)
+	before := len(b.heard())
+	must(t, first.do(tenant.ID, store.RoleAdmin, "", session.GetId())["Steer"](t.Context()))
+	fabrictest.Eventually(t, "the hint on the new connection", func() bool { return len(b.heard()) > before })
+	must(t, first.do(tenant.ID, store.RoleAdmin, "", session.GetId())["StopSession"](t.Context()))
 	_, err = b.RelayCommsCall(t.Context(), connect.NewRequest(b.post(session, 2, "", channel.ID)))
 	wantCode(t, "after a stop at the other Server", err, connect.CodeNotFound)
 	_, err = b.FetchCommands(t.Context(), connect.NewRequest(&compassv1.FetchCommandsRequest{SessionId: session.GetId()}))
