@@ -107,11 +107,16 @@ func (a *Admin) Ensure(ctx context.Context, spec Spec) (Observation, error) {
 		return Observation{}, fmt.Errorf("ensure database: %w", err)
 	}
 	var changed []string
+	var beyond []error // what needs a superuser keeps nothing else from being put right
 	for _, step := range []func(context.Context, Spec, naming.Roles) ([]string, error){
 		a.ensureRoles, a.ensureDatabase, a.ensurePrivileges, a.ensurePasswords,
 	} {
 		did, err := step(ctx, spec, roles)
 		changed = append(changed, did...)
+		if errors.Is(err, ErrBeyondAdmin) {
+			beyond = append(beyond, err)
+			continue
+		}
 		if err != nil {
 			return Observation{Changed: changed}, fmt.Errorf("ensure database %s: %w", spec.Database, err)
 		}
@@ -121,5 +126,8 @@ func (a *Admin) Ensure(ctx context.Context, spec Spec) (Observation, error) {
 	}
 	seen, err := a.Observe(ctx, spec.Database)
 	seen.Changed = changed
+	if len(beyond) > 0 {
+		err = errors.Join(err, fmt.Errorf("ensure database %s: %w", spec.Database, errors.Join(beyond...)))
+	}
 	return seen, err
 }

@@ -46,9 +46,10 @@ type Membership struct{ Member, Of string }
 
 const (
 	sqlServer = `select current_setting('server_version_num')::int, r.rolsuper from pg_roles r where r.rolname = current_user`
-	// Since 16 a membership says whether it allows SET ROLE; before, every one does.
+	// Since 16 a membership says whether it allows SET ROLE; before, every one does. The privileges themselves are needed
+	// too: the owner's is the admin's only way into a database that is closed to PUBLIC.
 	sqlMayAct = `
-select coalesce((select pg_has_role(oid, $2) from pg_roles where rolname = $1), false)`
+select coalesce((select pg_has_role(oid, $2) and pg_has_role(oid, 'USAGE') from pg_roles where rolname = $1), false)`
 	sqlRoles = `
 select r.rolname, true, r.rolcanlogin, r.rolsuper, r.rolbypassrls, r.rolcreaterole, r.rolcreatedb, r.rolreplication,
        r.rolinherit, r.rolconnlimit, coalesce(r.rolvaliduntil <> 'infinity', false),

@@ -66,7 +66,7 @@ func roleChanges(seen Observation, roles naming.Roles) []change {
 	if !seen.OwnerGranted {
 		grant := fmt.Sprintf("grant %s to current_user", pg.Ident(roles.Owner))
 		if seen.ServerVersion >= 160000 {
-			grant += " with inherit false, set true"
+			grant += " with inherit true, set true"
 		}
 		out = append(out, change{what: "let the admin act as " + roles.Owner, sql: grant})
 	}
