@@ -120,16 +120,22 @@ func (a Account) WithPayload(bytes int64) Account {
 	return a
 }
 
-// Locked is the account with every user refused: what deletion begins with, and ends with where nothing can be deleted.
-func (a Account) Locked(at time.Time) Account {
+// Revoke is the account with one user, by public key, refused if its JWT was issued before that time.
+func (a Account) Revoke(user string, before time.Time) Account {
 	c := *a.claims
-	c.Limits.Conn = 0
 	c.Revocations = maps.Clone(c.Revocations)
 	if c.Revocations == nil {
 		c.Revocations = jwt.RevocationList{}
 	}
-	c.Revocations.Revoke(jwt.All, at)
+	c.Revocations.Revoke(user, before)
 	a.claims = &c
+	return a
+}
+
+// Locked is the account with every user refused: what deletion begins with, and ends with where nothing can be deleted.
+func (a Account) Locked(at time.Time) Account {
+	a = a.Revoke(jwt.All, at)
+	a.claims.Limits.Conn = 0
 	return a
 }
 

@@ -2,16 +2,20 @@ package fabric_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fabric/fabrictest"
@@ -277,5 +281,67 @@ func (c *cluster) makeStream(t *testing.T, name string) {
 	}
 	if _, _, err := op.EnsureConsumer(ctx, spec, false); err != nil {
 		t.Fatal(fmt.Errorf("consumer of %s: %w", name, err))
+	}
+}
+
+func (c *cluster) signClaims(t *testing.T, claims *jwt.AccountClaims) string {
+	t.Helper()
+	kp, err := nkeys.FromSeed(c.keys.Signing[0].Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := claims.Encode(kp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// pushRaw pushes any account JWT, as a stranger with rights on the resolver could.
+func (c *cluster) pushRaw(t *testing.T, text string) error {
+	t.Helper()
+	nc := c.systemConn(t)
+	answer, err := nc.Request("$SYS.REQ.CLAIMS.UPDATE", []byte(text), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(answer.Data), `"error"`) {
+		return errors.New(string(answer.Data))
+	}
+	return nil
+}
+
+func (c *cluster) systemConn(t *testing.T) *nats.Conn {
+	t.Helper()
+	key := userKey(t)
+	text, err := c.keys.System.AdminUser(key.Public(), naming.AccountSystem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(c.url(0), nats.UserJWT(func() (string, error) { return text, nil }, key.Sign))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// flushAll returns when what COMPASS had sent has been handed to its subscribers.
+func flushAll(t *testing.T, c *cluster) {
+	t.Helper()
+	nc, err := c.dialAs(c.standalone(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	sub, err := nc.SubscribeSync("compass.bcast.*.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Publish("compass.bcast."+fabrictest.TenantA+".flush", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sub.NextMsg(10 * time.Second); err != nil {
+		t.Fatal(err)
 	}
 }

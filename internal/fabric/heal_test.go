@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -278,6 +279,19 @@ func TestDeadLetterStreamGoneIsNoLoss(t *testing.T) {
 	fabrictest.Eventually(t, "it is parked after all", func() bool { return len(deadRows(t, f)) == 1 })
 	if asked.Load() != 1 {
 		t.Errorf("the callback was asked %d times, want once: it had spoken", asked.Load())
+	}
+}
+
+// Ruling S2: "already there" is success only for the same row and recipient; anything else must stay in the queue.
+func TestTakenPlaceIsNotSuccess(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	f := open(t, b.config(t, short()))
+	letter := fabric.DeadLetter{Ref: fabrictest.Ref(fabrictest.TenantA, "m_1"), Recipient: "a_0000000000000000000000000a"}
+	subject := "compass.dlq.main." + fabrictest.TenantA + ".message_posted.m_1." + letter.Recipient + ".1.0"
+	b.Raw(t, subject, map[string]string{"Compass-Row": "m_2", "Compass-Recipient": letter.Recipient}, nil)
+	if err := f.Announce(t.Context(), fabrictest.Stream, letter); !errors.Is(err, fabric.ErrMismatch) {
+		t.Errorf("got %v, want ErrMismatch", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 func after(ms int) <-chan time.Time { return time.After(time.Duration(ms) * time.Millisecond) }
@@ -191,8 +192,14 @@ func undecodableParks(t *testing.T, g Ground) {
 	g.Raw(t, subject, header(body), body)      // another tenant's reference
 	g.Raw(t, "compass.q.main."+TenantA+".other_kind", header(kindBody), kindBody)
 	g.Raw(t, "compass.q.main.nobody", nil, []byte("{}"))
+	garbled := []byte(`{"tenant":"` + TenantA + `","kind":"message_posted","row_id":"garbled"}`)
+	g.Raw(t, subject, header([]byte("as it was")), garbled)
+	unversioned := []byte(`{"tenant":"` + TenantA + `","kind":"message_posted","row_id":"unversioned"}`)
+	noVersion := header(unversioned)
+	delete(noVersion, naming.HeaderVersion)
+	g.Raw(t, subject, noVersion, unversioned)
 	subscribe(t, f, func(_ context.Context, ref fabric.EventRef) error { seen.add(ref); return nil })
-	got := waitLetters(t, f, 4)
+	got := waitLetters(t, f, 6)
 	reasons := map[string]int{}
 	for _, d := range got {
 		reasons[d.Reason]++
@@ -200,7 +207,7 @@ func undecodableParks(t *testing.T, g Ground) {
 			t.Errorf("no original subject: %+v", d)
 		}
 	}
-	if diff := cmp.Diff(map[string]int{fabric.ReasonUndecodable: 3, fabric.ReasonUnknownKind: 1}, reasons); diff != "" {
+	if diff := cmp.Diff(map[string]int{fabric.ReasonUndecodable: 5, fabric.ReasonUnknownKind: 1}, reasons); diff != "" {
 		t.Errorf("reasons (-want +got)\n%s", diff)
 	}
 	if seen.len() != 0 {
