@@ -1,19 +1,19 @@
 package reqs
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"go/parser"
 	"go/token"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/rigelbuild/compass-operator/hack/checks/sources"
 )
 
 // File is where the requirements lie in a checkout.
@@ -57,12 +57,12 @@ func Check(_ context.Context, root string, out io.Writer) ([]string, error) {
 			found = append(found, fmt.Sprintf("%s holds %s, which does not exist", strings.Join(held[id], ", "), id))
 		}
 	}
-	print(out, rows, open)
+	report(out, rows, open)
 	return found, nil
 }
 
-// print lists the rows that no test holds, then how many those are.
-func print(out io.Writer, rows, open []requirement) {
+// report lists the rows that no test holds, then how many those are.
+func report(out io.Writer, rows, open []requirement) {
 	for _, r := range open {
 		fmt.Fprintf(out, "  %s  %-9s  %s\n", r.id, r.state, short(r.text))
 	}
@@ -107,37 +107,23 @@ func parse(text string) (rows []requirement, found []string) {
 // holders returns, per id, the test files that hold it.
 func holders(root string) (map[string][]string, error) {
 	held := map[string][]string{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || entry.Name() == "build"):
-			return fs.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(path, "_test.go"):
+	err := sources.Walk(root, func(name string, text []byte) error {
+		if !sources.IsTest(name) {
 			return nil
 		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		claims, err := claims(path)
-		for _, id := range claims {
-			if !slices.Contains(held[id], name) {
-				held[id] = append(held[id], name)
-			}
+		ids, err := claims(name, text)
+		for _, id := range ids {
+			held[id] = append(held[id], name)
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read tests: %w", err)
-	}
-	return held, nil
+	return held, err
 }
 
-// claims returns the ids that the comments of one test file hold. Only comments count: a claim in a string, as in the
+// claims returns the ids that the comments of one test file hold, each once. Only comments count: a claim in a string, as in the
 // test of this package, is none.
-func claims(path string) ([]string, error) {
-	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
+func claims(name string, text []byte) ([]string, error) {
+	file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +133,6 @@ func claims(path string) ([]string, error) {
 			ids = append(ids, id.FindAllString(sentence[1], -1)...)
 		}
 	}
-	slices.SortFunc(ids, cmp.Compare)
+	slices.Sort(ids)
 	return slices.Compact(ids), nil
 }
