@@ -24,6 +24,7 @@ const (
 // at the edge). What it refuses never reaches Postgres.
 type admission struct {
 	limits limits
+	known  *store.KnownLimits
 	now    func() time.Time
 
 	mu      sync.Mutex
@@ -39,8 +40,8 @@ type admitted struct {
 	used     time.Time
 }
 
-func newAdmission(l limits, now func() time.Time) *admission {
-	return &admission{limits: l, now: now, tenants: map[store.TenantID]*admitted{}}
+func newAdmission(l limits, known *store.KnownLimits, now func() time.Time) *admission {
+	return &admission{limits: l, known: known, now: now, tenants: map[store.TenantID]*admitted{}}
 }
 
 // admit takes one write of the tenant in the context, or refuses: store.ErrTooLarge, or wire.ErrExhausted with the time
@@ -87,6 +88,7 @@ func (a *admission) tenant(ctx context.Context, id store.TenantID) (admitted, er
 		return admitted{}, err
 	}
 	if err == nil {
+		a.known.Note(id, read.Database)
 		known = a.keep(id, read.Messages)
 	}
 	known.read, known.used = now, now

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rigelbuild/compass-operator/internal/comms"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/wire"
@@ -92,5 +93,25 @@ func TestAdmissionFollowsTheLimits(t *testing.T) {
 	f.clock.advance(1000 * time.Second)
 	if err := post(); err != nil {
 		t.Errorf("when one more has come together: %v", err)
+	}
+}
+
+// The limits of the database are noted where the store looks for them.
+func TestDatabaseLimitsAreNoted(t *testing.T) {
+	t.Parallel()
+	known := &store.KnownLimits{}
+	f := newFixture(t, func(o *comms.Options) { o.Known = known })
+	acme := f.Tenant(t, "acme")
+	f.Exec(t, `update compass.tenants set limits = '{"database":{"transactions":2}}' where id = $1`, acme.ID)
+	if got := known.Of(acme.ID); got != store.DefaultLimits {
+		t.Errorf("before anything was read: %+v", got)
+	}
+	_, err := f.comms.PostMessage(acme.Ctx, text(acme.Channel(t, "a"), acme.Admin, "x"))
+	must(t, err)
+	if got := known.Of(acme.ID); got.Transactions != 2 || got.StatementTimeout != store.DefaultLimits.StatementTimeout {
+		t.Errorf("noted %+v", got)
+	}
+	if got := (*store.KnownLimits)(nil).Of(acme.ID); got != store.DefaultLimits {
+		t.Errorf("nobody knows %+v", got)
 	}
 }

@@ -3,11 +3,16 @@ package comms
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // messages is what comms writes through.
@@ -61,8 +66,10 @@ type Options struct {
 	Bus     bus
 	IDs     ids
 	Now     func() time.Time
-	Log     *slog.Logger // default: none
-	Stream  StreamOptions
+	// Known is told the limits that were read, so that a store opened with its Of follows them. Optional.
+	Known  *store.KnownLimits
+	Meters metric.MeterProvider // default: none
+	Stream StreamOptions
 }
 
 // Comms serves the messages of every tenant; the tenant is in the context of each call. It is safe for concurrent use.
@@ -72,7 +79,7 @@ type Comms struct {
 	bus       bus
 	ids       ids
 	now       func() time.Time
-	log       *slog.Logger
+	hops      metric.Float64Histogram
 	admission *admission
 	stream    StreamOptions
 }
@@ -82,12 +89,16 @@ func NewComms(o Options) (*Comms, error) {
 	if o.Store == nil || o.Emitter == nil || o.Bus == nil || o.IDs == nil || o.Now == nil {
 		return nil, errors.New("comms: store, emitter, bus, ids and clock are required")
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.Meters == nil {
+		o.Meters = noop.NewMeterProvider()
+	}
+	hops, err := o.Meters.Meter(telemetry.Scope).Float64Histogram(telemetry.HopDuration, metric.WithUnit("s"))
+	if err != nil {
+		return nil, fmt.Errorf("comms: %w", err)
 	}
 	return &Comms{
-		store: o.Store, emitter: o.Emitter, bus: o.Bus, ids: o.IDs, now: o.Now, log: o.Log,
-		admission: newAdmission(o.Store, o.Now), stream: o.Stream.withDefaults(),
+		store: o.Store, emitter: o.Emitter, bus: o.Bus, ids: o.IDs, now: o.Now, hops: hops,
+		admission: newAdmission(o.Store, o.Known, o.Now), stream: o.Stream.withDefaults(),
 	}, nil
 }
 
@@ -111,6 +122,7 @@ func (c *Comms) AskQuestion(ctx context.Context, n store.NewMessage) (Result, er
 type appender func(context.Context, store.NewMessage) (store.Message, bool, []store.Touched, error)
 
 func (c *Comms) append(ctx context.Context, n store.NewMessage, to appender) (Result, error) {
+	began := c.now()
 	if _, err := c.admission.admit(ctx, n.Blocks); err != nil {
 		return Result{}, err
 	}
@@ -119,6 +131,7 @@ func (c *Comms) append(ctx context.Context, n store.NewMessage, to appender) (Re
 	if err != nil {
 		return Result{}, err
 	}
+	c.committed(ctx, began)
 	if inserted && m.Held() {
 		c.tellHeld(ctx, m)
 	}
@@ -129,6 +142,7 @@ func (c *Comms) append(ctx context.Context, n store.NewMessage, to appender) (Re
 // RespondToAsk commits the answer of a question, in one transaction with what it changes, and tells it (REQ-003). Errors:
 // those of store.AnswerAsk, wire.ErrExhausted, store.ErrTooLarge.
 func (c *Comms) RespondToAsk(ctx context.Context, n store.NewAnswer) (Result, error) {
+	began := c.now()
 	if _, err := c.admission.admit(ctx, n.Blocks); err != nil {
 		return Result{}, err
 	}
@@ -137,6 +151,7 @@ func (c *Comms) RespondToAsk(ctx context.Context, n store.NewAnswer) (Result, er
 	if err != nil {
 		return Result{}, err
 	}
+	c.committed(ctx, began)
 	c.Announce(ctx, touched)
 	return Result{Message: m, Duplicate: !inserted}, nil
 }
@@ -178,6 +193,11 @@ func (c *Comms) CommitFrame(ctx context.Context, f store.Frame) (Result, error) 
 // ListMessages reads a page of a channel for one of its members.
 func (c *Comms) ListMessages(ctx context.Context, page store.MessagePage) ([]store.Message, bool, error) {
 	return c.store.ListMessages(ctx, page)
+}
+
+// committed records how long a message took from the entry of its call to its commit.
+func (c *Comms) committed(ctx context.Context, began time.Time) {
+	c.hops.Record(ctx, c.now().Sub(began).Seconds(), metric.WithAttributes(attribute.String(telemetry.AttrHop, telemetry.HopCommit)))
 }
 
 // tellHeld tells those who show open turns. A first frame and a later one are told alike: whoever streams a channel reads

@@ -5,10 +5,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/rigelbuild/compass-operator/internal/comms"
 	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // Holds REQ-003, REQ-004, REQ-005, REQ-006, REQ-067 (T1a: one reference per insert, of three fields, on the tenant's
@@ -198,5 +201,27 @@ func TestReplayIsHandedOverUnderAVersionOfNow(t *testing.T) {
 	got := f.queue.take()
 	if len(got) != 1 || got[0].Ref.RowID != m.ID || got[0].Ref.Version == m.Pos {
 		t.Errorf("handed over %v: the message itself, and not as it was posted at %d", got, m.Pos)
+	}
+}
+
+func TestTimeToCommitIsMeasured(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	f := newFixture(t, func(o *comms.Options) { o.Meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
+	acme := f.Tenant(t, "acme")
+	channel := acme.Channel(t, "a")
+	for i, n := range []store.NewMessage{text(channel, acme.Admin, "one"), text(channel, acme.Admin, "one"), text(store.Channel{ID: "c_x"}, acme.Admin, "two")} {
+		if _, err := f.comms.PostMessage(acme.Ctx, n); (err != nil) != (i == 2) {
+			t.Errorf("post %d: %v", i, err)
+		}
+	}
+	var seen metricdata.ResourceMetrics
+	must(t, reader.Collect(t.Context(), &seen))
+	if len(seen.ScopeMetrics) != 1 || seen.ScopeMetrics[0].Metrics[0].Name != telemetry.HopDuration {
+		t.Fatalf("measured %+v", seen.ScopeMetrics)
+	}
+	hop, ok := seen.ScopeMetrics[0].Metrics[0].Data.(metricdata.Histogram[float64])
+	if !ok || hop.DataPoints[0].Count != 2 {
+		t.Errorf("measured %+v, want the two that committed", hop)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
+	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/wire"
@@ -92,6 +93,9 @@ func (s accounts) DeleteAccount(
 		return nil, err
 	}
 	s.Comms.Announce(ctx, touched)
+	s.numbered(ctx, func(clock int64) event.Fact {
+		return event.BindingChanged(string(caller.Tenant), req.Msg.GetAccountId(), clock)
+	})
 	return connect.NewResponse(&compassv1.DeleteAccountResponse{}), nil
 }
 

@@ -3,12 +3,15 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
 	"github.com/rigelbuild/compass-operator/internal/comms"
@@ -44,7 +47,7 @@ type emitter interface {
 	Emit(ctx context.Context, f event.Fact)
 }
 
-// Options are the parts of an edge. Store, Comms, Emitter and IDs are required.
+// Options are the parts of an edge. Store, Comms, Emitter, IDs and Now are required.
 type Options struct {
 	Store   Store
 	Comms   Comms
@@ -62,7 +65,10 @@ type Options struct {
 	Timeout time.Duration
 	// MaxBytes bounds one request before it is looked at. Default 1 MiB.
 	MaxBytes int
-	Log      *slog.Logger // default: none
+	Now      func() time.Time
+	Log      *slog.Logger         // default: none
+	Meters   metric.MeterProvider // default: none
+	Tracers  trace.TracerProvider // default: none
 }
 
 const (
@@ -71,12 +77,15 @@ const (
 )
 
 // Edge serves clients of every tenant. It is safe for concurrent use.
-type Edge struct{ Options }
+type Edge struct {
+	Options
+	observe *observer
+}
 
 // New returns an edge; it starts nothing.
 func New(o Options) (*Edge, error) {
-	if o.Store == nil || o.Comms == nil || o.Emitter == nil || o.IDs == nil {
-		return nil, errors.New("edge: store, comms, emitter and ids are required")
+	if o.Store == nil || o.Comms == nil || o.Emitter == nil || o.IDs == nil || o.Now == nil {
+		return nil, errors.New("edge: store, comms, emitter, ids and clock are required")
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = defaultTimeout
@@ -90,7 +99,11 @@ func New(o Options) (*Edge, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Edge{o}, nil
+	observe, err := newObserver(o)
+	if err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	return &Edge{Options: o, observe: observe}, nil
 }
 
 // Handler serves every service of compass.v1 and gRPC health, over Connect, gRPC and gRPC-Web. The HTTP server around it

@@ -92,7 +92,7 @@ func newFixture(t *testing.T, change ...func(*parts)) *fixture {
 	})
 	must(t, err)
 	p := &parts{emitter: emitter, world: w, Options: edge.Options{
-		Store: w.Store, Comms: c, Emitter: emitter, IDs: w.IDs, Stream: "main", Log: slog.New(slog.NewTextHandler(f.log, nil)),
+		Store: w.Store, Comms: c, Emitter: emitter, IDs: w.IDs, Stream: "main", Now: time.Now, Log: slog.New(slog.NewTextHandler(f.log, nil)),
 	}}
 	for _, do := range change {
 		do(p)

@@ -23,7 +23,11 @@ type guard struct {
 func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
 		procedure := req.Spec().Procedure
-		defer func() { err = g.outcome(ctx, procedure, recover(), err) }()
+		ctx, ended := g.edge.observe.begin(ctx, procedure, req.Header())
+		defer func() {
+			err = g.outcome(ctx, procedure, recover(), err)
+			ended(err)
+		}()
 		ctx, cancel := context.WithTimeout(ctx, g.edge.Timeout)
 		defer cancel()
 		if ctx, err = g.admit(ctx, procedure, req.Header()); err != nil {
@@ -37,6 +41,7 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
 		procedure := conn.Spec().Procedure
+		defer g.edge.observe.stream(ctx)()
 		defer func() { err = g.outcome(ctx, procedure, recover(), err) }()
 		if ctx, err = g.admit(ctx, procedure, conn.RequestHeader()); err != nil {
 			return err

@@ -49,14 +49,19 @@ func account(v string) id { return id{naming.AccountPrefix, v} }
 func channel(v string) id { return id{naming.ChannelPrefix, v} }
 func message(v string) id { return id{naming.MessagePrefix, v} }
 
-// channelChanged tells, after the commit, that a channel, its members or its pins changed. What it cannot number is not
-// told: streams compare heads and membership anyway.
+// channelChanged tells, after the commit, that a channel, its members or its pins changed.
 func (e *Edge) channelChanged(ctx context.Context, id string) {
 	tenant, _ := store.TenantFromContext(ctx)
+	e.numbered(ctx, func(clock int64) event.Fact { return event.ChannelChanged(string(tenant), id, clock) })
+}
+
+// numbered tells a fact about a row that has no number of its own. What cannot be numbered is not told: whoever listens
+// looks for himself in time.
+func (e *Edge) numbered(ctx context.Context, fact func(clock int64) event.Fact) {
 	clock, err := e.Store.Number(ctx)
 	if err != nil {
-		e.Log.WarnContext(ctx, "Change of a channel is not told; streams find it by polling", "channel", id, "error", err)
+		e.Log.WarnContext(ctx, "A change is not told; listeners find it by polling", "error", err)
 		return
 	}
-	e.Emitter.Emit(ctx, event.ChannelChanged(string(tenant), id, clock))
+	e.Emitter.Emit(ctx, fact(clock))
 }

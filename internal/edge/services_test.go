@@ -8,9 +8,14 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
+	"github.com/rigelbuild/compass-operator/internal/edge"
 	"github.com/rigelbuild/compass-operator/internal/wire"
 )
 
@@ -199,5 +204,39 @@ func TestHealth(t *testing.T) {
 	down = errors.New("no database")
 	if got, err := check(""); err != nil || got != grpchealth.StatusNotServing {
 		t.Errorf("while not ready: %v, %v", got, err)
+	}
+}
+
+// Calls are counted by procedure and code, and a caller's trace goes on.
+func TestCallsAreObserved(t *testing.T) {
+	t.Parallel()
+	reader, spans := sdkmetric.NewManualReader(), tracetest.NewInMemoryExporter()
+	f := newFixture(t, func(p *parts) {
+		p.Meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+		p.Tracers = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	})
+	acme := f.Tenant(t, "acme")
+	call := request(&compassv1.WhoAmIRequest{})
+	call.Header().Set("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	_, err := f.accounts(acme.Token).WhoAmI(t.Context(), call)
+	must(t, err)
+	_, err = f.accounts("").WhoAmI(t.Context(), request(&compassv1.WhoAmIRequest{}))
+	wants(t, "nobody", err, connect.CodeUnauthenticated)
+	var seen metricdata.ResourceMetrics
+	must(t, reader.Collect(t.Context(), &seen))
+	codes := map[string]uint64{}
+	for _, m := range seen.ScopeMetrics[0].Metrics {
+		if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == edge.MetricCalls {
+			for _, p := range h.DataPoints {
+				code, _ := p.Attributes.Value("code")
+				codes[code.AsString()] += p.Count
+			}
+		}
+	}
+	if codes["ok"] != 1 || codes["unauthenticated"] != 1 {
+		t.Errorf("counted %v", codes)
+	}
+	if got := spans.GetSpans(); len(got) != 2 || got[0].SpanContext.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" {
+		t.Errorf("spans %+v: want the caller's trace to go on", got)
 	}
 }

@@ -5,10 +5,34 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// KnownLimits remembers the database limits of tenants as they were last read. Config.Limits is asked at every call and
+// must not block: give it Of, and Note what TenantLimits returns. The zero value knows nothing yet, and a nil one nothing
+// ever.
+type KnownLimits struct{ byTenant sync.Map }
+
+// Of returns the limits of a tenant, DefaultLimits until they were noted.
+func (k *KnownLimits) Of(id TenantID) Limits {
+	if k == nil {
+		return DefaultLimits
+	}
+	if l, ok := k.byTenant.Load(id); ok {
+		return l.(Limits) //nolint:forcetypeassert // Note alone stores
+	}
+	return DefaultLimits
+}
+
+// Note remembers the limits of a tenant.
+func (k *KnownLimits) Note(id TenantID, l Limits) {
+	if k != nil {
+		k.byTenant.Store(id, l)
+	}
+}
 
 // Tenant is one tenant of the platform.
 type Tenant struct {
