@@ -5,9 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 )
 
 // take takes an event and does nothing else.
@@ -223,6 +226,55 @@ func TestAcksRace(t *testing.T) {
 	if gotC, gotD := f.acked(t, agentX, chanC), f.acked(t, agentX, chanD); gotC != c || gotD != d {
 		t.Errorf("cursors at %d and %d, want %d and %d", gotC, gotD, c, d)
 	}
+}
+
+// Holds REQ-232: two batches of one agent that name the same channels in another order do not wait for each other.
+func TestAcksDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	f := newSessions(t)
+	f.runner(t, alive)
+	ctx := inA(t)
+	b := f.start(t, ctx, agentX, true)
+	c1, d1 := f.post(t, ctx, "a_1", chanC, Text("c")).Pos, f.post(t, ctx, "a_1", chanD, Text("d")).Pos
+	c2, d2 := f.post(t, ctx, "a_1", chanC, Text("c")).Pos, f.post(t, ctx, "a_1", chanD, Text("d")).Pos
+
+	// The first waits for C; the second, if it began with D, would hold that and wait for C behind it.
+	lock, err := storetest.Connect(t, f.db.Super).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), `select from compass.delivery_cursors where tenant_id = $1 and agent_id = $2 and channel_id = $3 for update`,
+		tenantA, agentX, chanC); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for i, acks := range [][]ChannelAck{{{chanC, c1}, {chanD, d1}}, {{chanD, d2}, {chanC, c2}}} {
+		group.Go(func() {
+			if _, err := f.Ack(ctx, b.ref(), acks); err != nil {
+				t.Error(err)
+			}
+		})
+		f.waiting(t, i+1)
+	}
+	if err := lock.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	group.Wait()
+	if gotC, gotD := f.acked(t, agentX, chanC), f.acked(t, agentX, chanD); gotC != c2 || gotD != d2 {
+		t.Errorf("cursors at %d and %d, want %d and %d", gotC, gotD, c2, d2)
+	}
+}
+
+// waiting returns when n transactions of the database wait for a lock.
+func (f *sessions) waiting(t *testing.T, n int) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for time.Now().Before(deadline) {
+		if one[int64](t, f.fixture, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) == int64(n) {
+			return
+		}
+	}
+	t.Fatalf("no %d transactions wait for a lock", n)
 }
 
 // owed lists what is owed beside the chain to agent x, by message, with whether it is done.

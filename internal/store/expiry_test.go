@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 // expireAll does what the expirer does once it has seen one lease of health, and returns how many sessions ended.
@@ -215,42 +213,4 @@ func TestOverlongTurns(t *testing.T) {
 	if got := f.binding(t, ctx, b.Session); !got.Live || got.OpenTurn != "" {
 		t.Errorf("the session after it: %+v", got)
 	}
-}
-
-// Holds REQ-234: an enrolment token binds to the first key. The same key again gets the same answer; another one is
-// refused, and nobody can use the token from then on (R4).
-func TestEnrolment(t *testing.T) {
-	t.Parallel()
-	f := newSessions(t)
-	token, err := f.ids.RunnerToken(naming.SharedFleet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hash := naming.TokenHash(token)
-	enroll := func(hash [32]byte, key string) (Runner, error) {
-		return f.EnrollRunner(t.Context(), Enrolment{TokenHash: hash, PublicKey: key, ID: f.ids.Runner()})
-	}
-	_, err = enroll(hash, "U1")
-	wantErr(t, "a token that nobody issued", err, ErrNotFound)
-	if err := f.IssueRunnerToken(t.Context(), hash, naming.SharedFleet); err != nil {
-		t.Fatal(err)
-	}
-	first, err := enroll(hash, "U1")
-	if err != nil || first.Fleet != naming.SharedFleet {
-		t.Fatalf("enrolled %+v, %v", first, err)
-	}
-	if again, err := enroll(hash, "U1"); err != nil || again != first {
-		t.Errorf("again %+v, %v; want %+v", again, err, first)
-	}
-	_, err = enroll(hash, "U2")
-	wantErr(t, "another key", err, ErrTokenStolen)
-	_, err = enroll(hash, "U1")
-	wantErr(t, "the first key after that", err, ErrTokenDisabled)
-	if found, err := f.FindRunner(t.Context(), first.ID); err != nil || found.PublicKey != "U1" || found.Fleet != first.Fleet {
-		t.Errorf("found %+v, %v", found, err)
-	}
-	_, err = f.FindRunner(t.Context(), f.ids.Runner())
-	wantErr(t, "unknown Runner", err, ErrNotFound)
-	_, err = f.HelloRunner(t.Context(), f.ids.Runner(), alive)
-	wantErr(t, "hello of an unknown Runner", err, ErrNotFound)
 }
