@@ -28,11 +28,12 @@ var (
 // dataPlane is what carries messages: it runs without Kubernetes.
 var dataPlane = []string{
 	"internal/store", "internal/fabric", "internal/event", "internal/comms", "internal/hub", "internal/delivery",
-	"internal/presence", "internal/config", "internal/telemetry", "internal/wire",
+	"internal/presence", "internal/edge", "internal/runner", "internal/config", "internal/telemetry", "internal/wire",
 }
 
 // domain is the part of the data plane that knows what a message is; both adapters stand below it.
-var domain = ours("internal/event", "internal/comms", "internal/hub", "internal/delivery", "internal/presence")
+var domain = ours("internal/event", "internal/comms", "internal/hub", "internal/delivery", "internal/presence",
+	"internal/edge", "internal/runner")
 
 var operator = ours("controllers", "internal/kube", "api/v1alpha1")
 
