@@ -20,7 +20,7 @@ type ban struct {
 
 var bans = []ban{
 	{regexp.MustCompile(`(^|[^A-Za-z0-9._/-])/[w]ork(/|\b)`), "a path of one machine"},
-	{regexp.MustCompile(`(^|[^A-Za-z0-9._/-])/[t]mp(/|\b)`), "a path of one machine: ask for a temporary folder"},
+	{regexp.MustCompile(`(^|[^A-Za-z0-9._/-])/[t]mp/\w`), "a path of one machine: ask for a temporary folder"},
 	{regexp.MustCompile(`(^|[^A-Za-z0-9._/-])/([r]oot|[h]ome/[a-z]+)/`), "a path of one machine"},
 	{regexp.MustCompile(`\b([p]roxy|[s]um)\.golang\.org\b|\b[r]egistry\.(npmjs|yarnpkg)\.|\b([d]eb|[s]ecurity)\.debian\.org\b`), "the host of a package registry"},
 }

@@ -19,7 +19,8 @@ func TestInspect(t *testing.T) {
 		"cd /w~ork":                        `"/w~ork"`,
 		"see docs/w~ork/x and framew~ork/": "",
 		"a/w~ork/tree":                     "",
-		"TMP=/t~mp/x":                      `"=/t~mp/"`,
+		"TMP=/t~mp/x":                      `"=/t~mp/x"`,
+		"mountPath: /t~mp":                 "", // a pod's own
 		"mktemp in build/t~mp/x":           "",
 		"/r~oot/.cache":                    `"/r~oot/"`,
 		"/h~ome/kim/x":                     `"/h~ome/kim/"`,
