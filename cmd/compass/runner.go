@@ -38,6 +38,7 @@ type runnerOptions struct {
 	tokenFile string
 	keyFile   string // kept, so that a restart is the same Runner
 	agent     string
+	record    string   // file of the agent record
 	natsURLs  []string // instead of what enrolment tells
 	listen    string
 	level     string
@@ -54,7 +55,8 @@ func runnerCommand() *cobra.Command {
 	f.StringVar(&o.caFile, "ca-file", "", "certificate authority of the server; default: the system's")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the enrolment token")
 	f.StringVar(&o.keyFile, "key-file", "", "file that keeps this Runner's key; made at the first start")
-	f.StringVar(&o.agent, "agent", "echo", "agent that runs in each session: echo, slow, crash or reject")
+	f.StringVar(&o.agent, "agent", "echo", "agent that runs in each session: echo, slow, crash, reject or record")
+	f.StringVar(&o.record, "record", "", "file to which the agent record appends what it takes, one JSON line each")
 	f.StringSliceVar(&o.natsURLs, "nats-url", nil, "NATS servers, instead of those that enrolment names")
 	f.StringVar(&o.listen, "listen", "-", "address of metrics and health; - for none")
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
@@ -86,7 +88,11 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 		return err
 	}
 	e := &enrolled{server: o.server, http: client, token: token, key: key, log: p.log, now: time.Now}
-	if err := p.startRunner(ctx, e, o.agent, func(c *fabric.RunnerConfig) {
+	agent, err := p.agent(o.agent, o.record)
+	if err != nil {
+		return err
+	}
+	if err := p.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) {
 		if len(o.natsURLs) > 0 {
 			c.URLs = o.natsURLs
 		}
@@ -96,12 +102,20 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	return p.wait(ctx)
 }
 
-// startRunner enrols, connects and runs the Runner until the context ends.
-func (p *process) startRunner(ctx context.Context, e *enrolled, agent string, adjust func(*fabric.RunnerConfig)) error {
-	agents := runner.Agents(p.log, nil)
-	if agents[agent] == nil {
-		return fmt.Errorf("no agent %q; there are %s", agent, strings.Join(slices.Sorted(maps.Keys(agents)), ", "))
+// agent finds a reference agent by its name.
+func (p *process) agent(name, record string) (runner.Agent, error) {
+	agents := runner.Agents(runner.AgentOptions{Log: p.log, Record: record})
+	switch {
+	case agents[name] == nil:
+		return nil, fmt.Errorf("no agent %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(agents)), ", "))
+	case name == "record" && record == "":
+		return nil, errors.New("the agent record needs a file: name it with --record")
 	}
+	return agents[name], nil
+}
+
+// startRunner enrols, connects and runs the Runner until the context ends.
+func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Agent, adjust func(*fabric.RunnerConfig)) error {
 	if err := e.enrol(ctx); err != nil {
 		return err
 	}
@@ -114,7 +128,7 @@ func (p *process) startRunner(ctx context.Context, e *enrolled, agent string, ad
 		return fmt.Errorf("reach NATS: %w", err)
 	}
 	p.onClose(func(context.Context) error { conn.Close(); return nil })
-	r, err := runner.New(runner.Options{ID: e.id, Server: e.client(), Link: conn, Agent: agents[agent], Log: p.log})
+	r, err := runner.New(runner.Options{ID: e.id, Server: e.client(), Link: conn, Agent: agent, Log: p.log})
 	if err != nil {
 		return err
 	}

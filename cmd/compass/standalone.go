@@ -33,6 +33,7 @@ type standaloneOptions struct {
 	natsListen   string
 	metrics      string
 	agent        string
+	record       string
 	level        string
 	lease        time.Duration
 	floorTick    time.Duration
@@ -53,7 +54,8 @@ func standaloneCommand() *cobra.Command {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the Connect API, in clear")
 	f.StringVar(&o.natsListen, "nats-listen", "", "address of NATS for Runners in other processes; default: none")
 	f.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:9090", "address of metrics and health; - for none")
-	f.StringVar(&o.agent, "agent", "echo", "agent of the Runner inside: echo, slow, crash, reject, or none for no Runner")
+	f.StringVar(&o.agent, "agent", "echo", "agent of the Runner inside: echo, slow, crash, reject, record, or none for no Runner")
+	f.StringVar(&o.record, "record", "", "file to which the agent record appends what it takes, one JSON line each")
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.lease, "session-lease", 30*time.Second, "how long a Runner may be silent")
 	f.DurationVar(&o.floorTick, "floor-tick", 2*time.Minute, "period of the sweep that finds what everything else missed")
@@ -246,6 +248,10 @@ func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *emb
 	if err != nil {
 		return err
 	}
+	agent, err := s.agent(s.o.agent, s.o.record)
+	if err != nil {
+		return err
+	}
 	e := &enrolled{server: server, http: client, token: token, key: key, log: s.log, now: time.Now}
-	return s.process.startRunner(ctx, e, s.o.agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, nats })
+	return s.process.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, nats })
 }

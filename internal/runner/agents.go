@@ -14,15 +14,27 @@ import (
 // errCrashed is what the crashing agent fails with.
 var errCrashed = errors.New("agent crashed on purpose")
 
+// AgentOptions are what reference agents need. Log is required.
+type AgentOptions struct {
+	Log *slog.Logger
+	// Clock defaults to the wall clock.
+	Clock Clock
+	// Record is the file of the agent record.
+	Record string
+}
+
 // Agents returns the reference agents by name: echo answers what mentions it or is said by a person, slow does so after a
-// pause, crash fails on every third item before it is done with it, reject refuses whatever contains the word poison.
-func Agents(log *slog.Logger, clock Clock) map[string]Agent {
+// pause, crash fails on every third item before it is done with it, reject refuses whatever contains the word poison,
+// record writes what it takes to a file and says nothing.
+func Agents(o AgentOptions) map[string]Agent {
+	clock := o.Clock
 	if clock == nil {
 		clock = wallClock{}
 	}
-	echo := echoAgent{log: log}
+	echo := echoAgent{log: o.Log}
 	return map[string]Agent{
-		"echo": echo.run,
+		"record": recorder(o.Record).run,
+		"echo":   echo.run,
 		"slow": func(ctx context.Context, s *Session) error {
 			return each(ctx, s, func(item Item) error {
 				select {
