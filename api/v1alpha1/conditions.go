@@ -64,6 +64,8 @@ const (
 	ReasonWaitingForSecret = "WaitingForSecret"
 	// ReasonWaitingForTenant: a named tenant does not exist.
 	ReasonWaitingForTenant = "WaitingForTenant"
+	// ReasonWaitingForDrain: a running worker has yet to let go of a tenant that moves.
+	ReasonWaitingForDrain = "WaitingForDrain"
 	// ReasonWaitingForPods: pods are not available yet.
 	ReasonWaitingForPods = "WaitingForPods"
 	// ReasonWaitingForWriter: no worker holds the lease yet.
@@ -79,10 +81,15 @@ const (
 	ReasonDatabaseUnreachable = "DatabaseUnreachable"
 	// ReasonDatabaseAuthFailed: Postgres refuses the admin's credentials.
 	ReasonDatabaseAuthFailed = "DatabaseAuthFailed"
+	// ReasonWaitingForSuperuser: something in Postgres is not as it must be, and only a superuser can put it right; the
+	// message has the statement.
+	ReasonWaitingForSuperuser = "WaitingForSuperuser"
 	// ReasonMigrationFailed: a migration failed; the schema is at the version before it.
 	ReasonMigrationFailed = "MigrationFailed"
 	// ReasonFabricUnreachable: NATS does not answer.
 	ReasonFabricUnreachable = "FabricUnreachable"
+	// ReasonAccountFailed: a NATS server refuses an account.
+	ReasonAccountFailed = "AccountFailed"
 	// ReasonApplyFailed: the Kubernetes API refused or failed a write.
 	ReasonApplyFailed = "ApplyFailed"
 	// ReasonReconcileFailed: anything else that is tried again.
@@ -100,6 +107,10 @@ const (
 	ReasonDatabaseConflict = "DatabaseConflict"
 	// ReasonTenantConflict: another DeliveryStream claims a tenant.
 	ReasonTenantConflict = "TenantConflict"
+	// ReasonAccountConflict: the account that the operator would make exists and is something else.
+	ReasonAccountConflict = "AccountConflict"
+	// ReasonTokenConflict: the published token was revoked.
+	ReasonTokenConflict = "TokenConflict"
 	// ReasonSecretConflict: a Secret of that name exists and is not ours.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonObjectConflict: an object of a child's name exists and is not ours.

@@ -18,11 +18,13 @@ type TenantRow struct {
 	Limits json.RawMessage
 	Stream string // who delivers for it; empty: nobody
 	Claim  int64  // rises whenever the tenant changes hands (K3)
+	// Draining: its worker was asked to let go of it.
+	Draining bool
 }
 
 const (
 	sqlTenantRows = `
-select t.id, t.slug, t.display_name, t.limits, coalesce(p.stream, ''), coalesce(p.claim, 0)
+select t.id, t.slug, t.display_name, t.limits, coalesce(p.stream, ''), coalesce(p.claim, 0), coalesce(p.draining, false)
   from compass.tenants t left join compass.placements p on p.tenant_id = t.id`
 	sqlTenantRow   = sqlTenantRows + ` where t.slug = $1`
 	sqlEveryTenant = sqlTenantRows + ` where t.id <> $1 order by t.slug`
@@ -35,6 +37,8 @@ update compass.tenants t set display_name = $2, limits = $3 where t.id = $1 and 
 	sqlPlaceTenant = `
 update compass.placements p set stream = nullif($3, ''), claim = greatest(p.claim + 1, compass.number()), draining = false
  where p.tenant_id = $1 and coalesce(p.stream, '') = $2 returning p.claim`
+	sqlDrainTenant = `
+update compass.placements p set draining = true where p.tenant_id = $1 and p.stream = $2 and not p.draining`
 	sqlPurgeTenant  = `select compass.purge_tenant($1)`
 	sqlCountTenants = `select count(*) from compass.tenants t where t.id <> $1`
 )
@@ -91,6 +95,13 @@ func (s *Store) PlaceTenant(ctx context.Context, id TenantID, from, to string) e
 	return wrapf(err, "place tenant %s", id)
 }
 
+// DrainTenant asks the worker of a stream to let go of a tenant; ReadLease tells when it has. Asking again is no change. It
+// needs the provision right.
+func (s *Store) DrainTenant(ctx context.Context, id TenantID, stream string) error {
+	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) { b.Queue(sqlDrainTenant, id, stream) })
+	return wrapf(err, "drain tenant %s", id)
+}
+
 // PurgeTenant removes a tenant with everything that it has; absent is success. ErrPrecondition while a stream carries it.
 // It needs the provision right.
 func (s *Store) PurgeTenant(ctx context.Context, id TenantID) error {
@@ -112,10 +123,12 @@ type LeaseSeen struct {
 	Held   bool // and not over
 	Holder string
 	Epoch  int64
+	// Drained is the claim of each tenant that the worker has let go of.
+	Drained map[TenantID]int64
 }
 
 // A clean lease was given back.
-const sqlReadLease = `select not l.clean and l.expires_at > clock_timestamp(), l.holder, l.epoch from compass.lease_read($1) l`
+const sqlReadLease = `select not l.clean and l.expires_at > clock_timestamp(), l.holder, l.epoch, l.drained from compass.lease_read($1) l`
 
 // ReadLease tells who holds a stream's lease; nobody where it was never taken. It needs the provision right.
 func (s *Store) ReadLease(ctx context.Context, stream string) (LeaseSeen, error) {

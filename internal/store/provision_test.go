@@ -71,13 +71,16 @@ func TestPlaceTenant(t *testing.T) {
 	if err := s.PlaceTenant(t.Context(), idA, "", "two"); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("the second claimer: %v, want ErrConflict", err)
 	}
+	if err := s.DrainTenant(t.Context(), idA, "one"); err != nil {
+		t.Fatal(err)
+	}
 	before, _ := s.TenantBySlug(t.Context(), "acme")
 	if err := s.PlaceTenant(t.Context(), idA, "one", "two"); err != nil {
 		t.Fatal(err)
 	}
 	after, _ := s.TenantBySlug(t.Context(), "acme")
-	if before.Stream != "one" || after.Stream != "two" || after.Claim <= before.Claim {
-		t.Errorf("before %+v, after %+v; want another stream and a higher claim", before, after)
+	if before.Stream != "one" || !before.Draining || after.Stream != "two" || after.Draining || after.Claim <= before.Claim {
+		t.Errorf("before %+v, after %+v; want another stream, a higher claim, and no draining", before, after)
 	}
 	rows, err := s.Tenants(t.Context())
 	if diff := cmp.Diff([]store.TenantRow{after}, rows, cmpopts.EquateEmpty()); diff != "" || err != nil {
@@ -152,9 +155,10 @@ func TestEnsureRunnerToken(t *testing.T) {
 	}
 }
 
-func TestReadLeaseOfNobody(t *testing.T) {
+// Holds REQ-208: who writes for a stream, and whom it has let go of, as the database tells.
+func TestReadLease(t *testing.T) {
 	t.Parallel()
-	s, _ := openForProvision(t)
+	s, db := openForProvision(t)
 	seen, err := s.ReadLease(t.Context(), "main")
 	if err != nil || seen.Held {
 		t.Fatalf("%+v, %v", seen, err)
@@ -166,7 +170,12 @@ func TestReadLeaseOfNobody(t *testing.T) {
 	if err := lease.Acquire(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	if seen, err := s.ReadLease(t.Context(), "main"); err != nil || !seen.Held || seen.Holder != "pod-1" || seen.Epoch == 0 {
+	super := storetest.Connect(t, db.Super)
+	if _, err := super.Exec(t.Context(), `select compass.confirm_drain('main', $1, 7)`, string(idA)); err != nil {
+		t.Fatal(err)
+	}
+	seen, err = s.ReadLease(t.Context(), "main")
+	if err != nil || !seen.Held || seen.Holder != "pod-1" || seen.Epoch == 0 || seen.Drained[idA] != 7 {
 		t.Errorf("%+v, %v", seen, err)
 	}
 	if err := lease.Release(t.Context()); err != nil {

@@ -1,0 +1,137 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/kube"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store/admin"
+)
+
+// DatabaseCAPath is where pods find what verifies Postgres.
+const DatabaseCAPath = "/etc/compass/databases/" + KeyDatabaseCA
+
+const (
+	defaultPostgresPort = "5432"
+	defaultDatabase     = "postgres"
+	paramMode           = "sslmode"
+	paramRoot           = "sslrootcert"
+)
+
+// Admin is Postgres as the user's Secret opens it. It shows itself to nobody.
+type Admin struct {
+	url    url.URL
+	ca     []byte
+	secret client.ObjectKey
+}
+
+// ReadAdmin reads the Secret that spec.database.adminSecretRef names: either uri, or host, port, username, password,
+// [database], [sslmode]; and [ca.crt]. What is missing is waited for and named.
+func ReadAdmin(ctx context.Context, c kube.Children, key client.ObjectKey) (Admin, error) {
+	data, err := kube.Read(ctx, c, key)
+	if err != nil {
+		return Admin{}, err
+	}
+	a := Admin{ca: data["ca.crt"], secret: key}
+	if len(data["uri"]) > 0 {
+		err = a.fromURI(string(data["uri"]))
+	} else if _, err = kube.Read(ctx, c, key, "host", "username", "password"); err == nil {
+		a.fromParts(data)
+	}
+	if err != nil {
+		return Admin{}, err
+	}
+	q := a.url.Query()
+	if len(a.ca) > 0 && q.Get(paramMode) == "" {
+		q.Set(paramMode, "verify-full")
+	}
+	a.url.RawQuery = q.Encode()
+	return a, nil
+}
+
+func (a *Admin) fromURI(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || !slices.Contains([]string{"postgres", "postgresql"}, u.Scheme) || u.Hostname() == "" || u.User == nil:
+		return a.invalid("key uri is not postgres://user:password@host:port/database, with special characters escaped")
+	case u.Query().Get(paramRoot) != "":
+		return a.invalid("key uri names a certificate file with sslrootcert: put the certificate under key ca.crt instead")
+	}
+	u.Scheme = "postgres"
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/" + defaultDatabase
+	}
+	a.url = *u
+	return nil
+}
+
+func (a *Admin) fromParts(data map[string][]byte) {
+	or := func(key, def string) string {
+		if len(data[key]) > 0 {
+			return string(data[key])
+		}
+		return def
+	}
+	a.url = url.URL{
+		Scheme: "postgres", Host: net.JoinHostPort(or("host", ""), or("port", defaultPostgresPort)),
+		User: url.UserPassword(or("username", ""), or("password", "")), Path: "/" + or("database", defaultDatabase),
+	}
+	if mode := or(paramMode, ""); mode != "" {
+		a.url.RawQuery = url.Values{paramMode: {mode}}.Encode()
+	}
+}
+
+func (a *Admin) invalid(what string) error {
+	return fault.Waiting(v1alpha1.ReasonInvalidSecret, fmt.Sprintf("Secret %s: %s", a.secret, what))
+}
+
+// String shows where, never who or with what.
+func (a Admin) String() string { return a.url.Host }
+
+// GoString is String.
+func (a Admin) GoString() string { return a.String() }
+
+// CA is the certificate that verifies the server; empty for none.
+func (a Admin) CA() []byte { return a.ca }
+
+// dsn is the admin's own URL, with the certificate at a path of this process.
+func (a Admin) dsn(caFile string) string {
+	u := a.url
+	if caFile != "" {
+		q := u.Query()
+		q.Set(paramRoot, caFile)
+		u.RawQuery = q.Encode()
+	}
+	return u.String()
+}
+
+// Logins are the connection strings of a database for pods, as config.Database has them.
+func (a Admin) Logins(database string, pass admin.Passwords) (config.Database, error) {
+	roles, err := naming.RolesOf(database)
+	if err != nil {
+		return config.Database{}, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	login := func(role, password string) string {
+		u := a.url
+		u.User, u.Path = url.UserPassword(role, password), "/"+database
+		q := u.Query()
+		if len(a.ca) > 0 {
+			q.Set(paramRoot, DatabaseCAPath)
+		}
+		u.RawQuery = q.Encode()
+		return u.String()
+	}
+	return config.Database{
+		ID: naming.DatabaseZero, App: login(roles.App, pass.App), System: login(roles.System, pass.System),
+		Provision: login(roles.Provision, pass.Provision), Direct: login(roles.System, pass.System),
+	}, nil
+}

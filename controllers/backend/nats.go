@@ -1,0 +1,275 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+)
+
+const (
+	clientName = "compass-operator"
+	// patience is how long a connection is tried for within one step; a pass that fails is repeated.
+	patience = 5 * time.Second
+)
+
+type (
+	natsAdmin   = fabric.Accounts
+	natsStreams = fabric.Fabric
+)
+
+// NATSSeen is what the NATS servers said of themselves.
+type NATSSeen struct {
+	Version string // the oldest
+	Servers int
+}
+
+// Creds makes a user of a role and the text of its credentials file.
+func Creds(keys fabric.AccountKeys, role fabric.Role, id string, now time.Time) ([]byte, error) {
+	seed, err := fabric.NewUserSeed()
+	if err != nil {
+		return nil, err
+	}
+	user, err := keys.Issuer(role).User(seed.Public(), id, 0, now)
+	if err != nil {
+		return nil, err
+	}
+	return fabric.CredsFile(user, seed)
+}
+
+// EnsureAccounts brings the accounts to every server, pushing what differs and reading it back, and then lets a probe user
+// of the platform account in: an account that nobody can enter is none.
+func (p *Pool) EnsureAccounts(ctx context.Context, at Place, servers int, accounts ...fabric.Account) (NATSSeen, error) {
+	admin, err := p.accounts(ctx, at)
+	if err != nil {
+		return NATSSeen{}, err
+	}
+	there, err := admin.Servers(ctx, servers)
+	if err != nil {
+		return NATSSeen{}, at.interpretNATS(err)
+	}
+	seen := NATSSeen{Servers: len(there)}
+	for _, s := range there {
+		if !s.JetStream {
+			return seen, fault.Transient(v1alpha1.ReasonFabricUnreachable, fmt.Errorf("NATS server %s runs without JetStream", s.Name))
+		}
+		if seen.Version == "" || olderThan(s.Version, seen.Version) {
+			seen.Version = s.Version
+		}
+	}
+	for _, account := range accounts {
+		if err := p.ensureAccount(ctx, admin, at, account, servers); err != nil {
+			return seen, err
+		}
+	}
+	return seen, p.probe(ctx, at)
+}
+
+// EnsureAccount does the same for one account, without a probe.
+func (p *Pool) EnsureAccount(ctx context.Context, at Place, account fabric.Account) error {
+	admin, err := p.accounts(ctx, at)
+	if err != nil {
+		return err
+	}
+	there, err := admin.Servers(ctx, 1)
+	if err != nil {
+		return at.interpretNATS(err)
+	}
+	return p.ensureAccount(ctx, admin, at, account, len(there))
+}
+
+func (p *Pool) ensureAccount(ctx context.Context, admin *natsAdmin, at Place, account fabric.Account, servers int) error {
+	_, wrote, err := admin.Ensure(ctx, at.write(account, servers))
+	if wrote {
+		p.log.InfoContext(ctx, "Pushed a NATS account", "server", at.Server.String(), "account", account.Name)
+	}
+	return at.interpretNATS(err)
+}
+
+// RemoveAccount takes an account away and verifies that it is gone. Absent is success, and so is one that is not ours.
+func (p *Pool) RemoveAccount(ctx context.Context, at Place, account fabric.Account) error {
+	admin, err := p.accounts(ctx, at)
+	if err != nil {
+		return err
+	}
+	there, err := admin.Servers(ctx, 1)
+	if err == nil {
+		err = admin.Remove(ctx, at.write(account, len(there)))
+	}
+	if errors.Is(err, fabric.ErrForeign) {
+		return nil
+	}
+	return at.interpretNATS(err)
+}
+
+func (at Place) write(account fabric.Account, servers int) fabric.AccountWrite {
+	return fabric.AccountWrite{Account: account, Signer: at.Keys.Signing[0], Owner: at.Owner(), Servers: servers}
+}
+
+// probe connects as a Server would.
+func (p *Pool) probe(ctx context.Context, at Place) error {
+	seed, err := fabric.NewUserSeed()
+	if err != nil {
+		return err
+	}
+	user, err := at.Keys.Compass.Issuer(fabric.RoleServer).User(seed.Public(), "", time.Hour, p.now())
+	if err != nil {
+		return err
+	}
+	f, err := fabric.Open(ctx, p.natsConfig(at, fabric.StaticCredentials(user, seed, fabric.InboxPrefix(fabric.RoleServer, ""))))
+	if err != nil {
+		return at.interpretNATS(err)
+	}
+	return at.interpretNATS(f.Close(ctx))
+}
+
+// accounts opens, or finds open, the connection to the system account.
+func (p *Pool) accounts(ctx context.Context, at Place) (*natsAdmin, error) {
+	key := digest([]byte(strings.Join(at.NATS, " ")), at.Keys.System.Signing.Text())
+	a, err := p.of(at.Server).admins.get(key, func() (*natsAdmin, func(), error) {
+		creds, err := adminCreds(at.Keys.System, naming.AccountSystem)
+		if err != nil {
+			return nil, nil, err
+		}
+		a, err := fabric.OpenAccounts(ctx, p.natsConfig(at, creds))
+		if err != nil {
+			return nil, nil, err
+		}
+		return a, a.Close, nil
+	})
+	if errors.Is(err, fabric.ErrUnauthorized) {
+		return nil, fault.Waiting(v1alpha1.ReasonIdentityConflict, fmt.Sprintf("NATS at %s trusts another operator than the keys of this "+
+			"server: restore the Secret with its keys, or remove the volumes of NATS", strings.Join(at.NATS, ", ")))
+	}
+	return a, at.interpretNATS(err)
+}
+
+// streams opens, or finds open, the connection to the platform account.
+func (p *Pool) streams(ctx context.Context, at Place) (*natsStreams, error) {
+	key := digest([]byte(strings.Join(at.NATS, " ")), at.Keys.Compass.Signing.Text())
+	f, err := p.of(at.Server).streams.get(key, func() (*natsStreams, func(), error) {
+		creds, err := adminCreds(at.Keys.Compass, naming.AccountCompass)
+		if err != nil {
+			return nil, nil, err
+		}
+		f, err := fabric.Open(ctx, p.natsConfig(at, creds))
+		if err != nil {
+			return nil, nil, err
+		}
+		return f, func() { _ = f.Close(context.WithoutCancel(ctx)) }, nil
+	})
+	return f, at.interpretNATS(err)
+}
+
+// EnsureStream makes the work queue as spec has it.
+func (p *Pool) EnsureStream(ctx context.Context, at Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
+	f, err := p.streams(ctx, at)
+	if err != nil {
+		return fabric.StreamSeen{}, err
+	}
+	seen, wrote, err := f.EnsureStream(ctx, spec, false)
+	p.changed(ctx, at, spec.Name, "stream", wrote)
+	return seen, at.interpretNATS(err)
+}
+
+// EnsureDeadLetters makes the dead-letter stream.
+func (p *Pool) EnsureDeadLetters(ctx context.Context, at Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
+	f, err := p.streams(ctx, at)
+	if err != nil {
+		return fabric.StreamSeen{}, err
+	}
+	seen, wrote, err := f.EnsureDeadLetters(ctx, spec, false)
+	p.changed(ctx, at, spec.Name, "dead letters", wrote)
+	return seen, at.interpretNATS(err)
+}
+
+// EnsureConsumer makes the durable consumer.
+func (p *Pool) EnsureConsumer(ctx context.Context, at Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error) {
+	f, err := p.streams(ctx, at)
+	if err != nil {
+		return fabric.ConsumerSeen{}, err
+	}
+	seen, wrote, err := f.EnsureConsumer(ctx, spec, false)
+	p.changed(ctx, at, spec.Name, "consumer", wrote)
+	return seen, at.interpretNATS(err)
+}
+
+// RemoveStream deletes queue, consumer and dead letters. Absent is success, and so is what is not ours.
+func (p *Pool) RemoveStream(ctx context.Context, at Place, name string) error {
+	f, err := p.streams(ctx, at)
+	if err != nil {
+		return err
+	}
+	if err := f.RemoveStream(ctx, name); err != nil && !errors.Is(err, fabric.ErrForeign) {
+		return at.interpretNATS(err)
+	}
+	return nil
+}
+
+func (p *Pool) changed(ctx context.Context, at Place, stream, what string, fields []string) {
+	if len(fields) > 0 {
+		p.log.InfoContext(ctx, "Changed JetStream", "server", at.Server.String(), "stream", stream, "what", what, "fields", fields)
+	}
+}
+
+func (p *Pool) natsConfig(at Place, creds fabric.Credentials) fabric.Config {
+	var urls []string
+	for _, u := range at.NATS {
+		urls = append(urls, p.dial(u))
+	}
+	return fabric.Config{
+		Name: clientName, URLs: urls, Credentials: creds, Logger: p.log, Now: p.now, Link: fabric.Link{Window: patience, Drain: patience},
+	}
+}
+
+func adminCreds(keys fabric.AccountKeys, account string) (fabric.Credentials, error) {
+	seed, err := fabric.NewUserSeed()
+	if err != nil {
+		return fabric.Credentials{}, err
+	}
+	user, err := keys.AdminUser(seed.Public(), account)
+	if err != nil {
+		return fabric.Credentials{}, err
+	}
+	return fabric.StaticCredentials(user, seed, fabric.AdminInbox), nil
+}
+
+// interpretNATS is the one place that says what an answer of NATS means for a condition.
+func (at Place) interpretNATS(err error) error {
+	where := strings.Join(at.NATS, ", ")
+	switch {
+	case err == nil || fault.ReasonOf(err) != "":
+		return err
+	case errors.Is(err, fabric.ErrForeign):
+		return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%v: rename or remove it in NATS", err))
+	case errors.Is(err, fabric.ErrImmutable):
+		return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%v: let it run empty, or remove it in NATS", err))
+	case errors.Is(err, fabric.ErrRejected):
+		return fault.Transient(v1alpha1.ReasonAccountFailed, err)
+	case errors.Is(err, fabric.ErrNoDelete):
+		return fault.Waiting(v1alpha1.ReasonDeletionBlocked, err.Error())
+	case errors.Is(err, fabric.ErrUnavailable), errors.Is(err, fabric.ErrUnauthorized), errors.Is(err, context.DeadlineExceeded):
+		return fault.Transient(v1alpha1.ReasonFabricUnreachable,
+			&said{fmt.Sprintf("NATS at %s does not answer, or not yet with our accounts: see that its pods run", where), err})
+	}
+	return err
+}
+
+// olderThan compares versions by their numbers.
+func olderThan(a, b string) bool {
+	var x, y [3]int
+	_, _ = fmt.Sscanf(a, "%d.%d.%d", &x[0], &x[1], &x[2]) // what cannot be read counts as 0
+	_, _ = fmt.Sscanf(b, "%d.%d.%d", &y[0], &y[1], &y[2])
+	for i := range x {
+		if x[i] != y[i] {
+			return x[i] < y[i]
+		}
+	}
+	return false
+}

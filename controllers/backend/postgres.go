@@ -1,0 +1,164 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/store/admin"
+	"github.com/rigelbuild/compass-operator/internal/store/pg"
+	"github.com/rigelbuild/compass-operator/internal/store/schema"
+	"github.com/rigelbuild/compass-operator/migrations"
+)
+
+// EnsureDatabase makes database, roles and passwords as they should be, for owner alone, and returns what is then seen.
+func (p *Pool) EnsureDatabase(ctx context.Context, at Admin, owner string, spec admin.Spec) (admin.Observation, error) {
+	a, err := p.admin(at)
+	if err != nil {
+		return admin.Observation{}, err
+	}
+	if err := a.Claim(ctx, spec.Database, owner); err != nil {
+		return admin.Observation{}, at.interpret(err)
+	}
+	seen, err := a.Ensure(ctx, spec)
+	if err == nil {
+		err = a.Claim(ctx, spec.Database, owner)
+	}
+	return seen, at.interpret(err)
+}
+
+// Migrate brings the schema to the newest of this binary and every table to its shape. What a person has to put right is
+// waited for.
+func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.Status, error) {
+	r, err := p.runner(at, database)
+	if err != nil {
+		return schema.Status{}, err
+	}
+	status, err := r.Status(ctx)
+	if err == nil && len(status.Pending) > 0 {
+		status, err = r.Up(ctx)
+	}
+	if failed, ok := errors.AsType[*schema.FileError](err); ok {
+		return status, fault.Transient(v1alpha1.ReasonMigrationFailed, err2(failed))
+	}
+	if err != nil {
+		return status, at.interpret(err)
+	}
+	audit, err := r.Audit(ctx)
+	if err != nil || len(audit.Findings) == 0 {
+		return status, at.interpret(err)
+	}
+	repaired, err := r.Repair(ctx)
+	if err != nil {
+		return status, at.interpret(err)
+	}
+	for _, f := range repaired.Done {
+		p.log.WarnContext(ctx, "Repaired the shape of a table", "database", database, "table", f.Table, "problem", f.Problem)
+	}
+	if len(repaired.Left) > 0 {
+		var left []string
+		for _, f := range repaired.Left {
+			left = append(left, f.String())
+		}
+		return status, fault.Waiting(v1alpha1.ReasonWaitingForSuperuser,
+			"the schema is not in its shape and this admin cannot put it right: "+strings.Join(left, "; "))
+	}
+	return status, nil
+}
+
+// err2 tells which statement failed; the message of the server is what a person needs.
+func err2(f *schema.FileError) error {
+	return &said{fmt.Sprintf("migration %v; the schema stays at the version before it", f), f}
+}
+
+// RemoveDatabase drops database and roles. Absent is success; what is not owner's is left alone and counts as gone.
+func (p *Pool) RemoveDatabase(ctx context.Context, at Admin, owner, database string) error {
+	a, err := p.admin(at)
+	if err != nil {
+		return err
+	}
+	if err := a.Claim(ctx, database, owner); err != nil {
+		if errors.Is(err, admin.ErrClaimed) {
+			return nil
+		}
+		return at.interpret(err)
+	}
+	if err := a.Remove(ctx, database); err != nil && !errors.Is(err, admin.ErrForeign) {
+		return at.interpret(err)
+	}
+	return nil
+}
+
+func (p *Pool) admin(at Admin) (*admin.Admin, error) {
+	ca, err := p.file(at.ca)
+	if err != nil {
+		return nil, err
+	}
+	a, err := admin.New(admin.Options{DSN: at.dsn(ca), Log: p.log})
+	if err != nil {
+		return nil, at.invalid(err.Error())
+	}
+	return a, nil
+}
+
+func (p *Pool) runner(at Admin, database string) (*schema.Runner, error) {
+	files, err := schema.Load(migrations.FS)
+	if err != nil {
+		return nil, fmt.Errorf("load migrations: %w", err)
+	}
+	ca, err := p.file(at.ca)
+	if err != nil {
+		return nil, err
+	}
+	own := at
+	own.url.Path = "/" + database
+	r, err := schema.New(schema.Options{DSN: own.dsn(ca), Migrations: files, Log: p.log})
+	if err != nil {
+		return nil, at.invalid(err.Error())
+	}
+	return r, nil
+}
+
+// said is an error with words of ours. What a driver says names ports and times, and a condition that changes with every
+// attempt would be written with every attempt.
+type said struct {
+	words string
+	cause error
+}
+
+func (s *said) Error() string { return s.words }
+func (s *said) Unwrap() error { return s.cause }
+
+// interpret is the one place that says what an answer of Postgres means for a condition.
+func (a Admin) interpret(err error) error {
+	user, from := a.url.User.Username(), "Secret "+a.secret.String()
+	claimed, isClaimed := errors.AsType[admin.ClaimedError](err)
+	switch code := pg.Code(err); {
+	case err == nil:
+		return nil
+	case isClaimed:
+		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("the database is kept by CompassServer %s: choose another "+
+			"spec.database.name, or, if that one is gone, run: %s", claimed.By, claimed.Release))
+	case errors.Is(err, admin.ErrForeign):
+		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, err.Error()+": choose another spec.database.name, or give it to that role")
+	case errors.Is(err, admin.ErrBeyondAdmin):
+		return fault.Waiting(v1alpha1.ReasonWaitingForSuperuser, err.Error())
+	case strings.HasPrefix(code, "28"):
+		return fault.Waiting(v1alpha1.ReasonDatabaseAuthFailed,
+			fmt.Sprintf("Postgres at %s refuses %s: correct username and password in %s", a, user, from))
+	case code == "42501":
+		return fault.Waiting(v1alpha1.ReasonDatabaseAuthFailed,
+			fmt.Sprintf("Postgres at %s lets %s make no roles or databases: ALTER ROLE %q CREATEROLE CREATEDB", a, user, user))
+	case code == "3D000" && strings.Contains(a.url.Path, "/"):
+		return fault.Waiting(v1alpha1.ReasonInvalidSecret,
+			fmt.Sprintf("Postgres at %s has no database %q: correct it in %s", a, strings.TrimPrefix(a.url.Path, "/"), from))
+	case errors.Is(err, pg.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return fault.Transient(v1alpha1.ReasonDatabaseUnreachable, &said{
+			fmt.Sprintf("Postgres at %s does not answer: see that it runs, that the operator may reach it, and that %s has its address", a, from), err,
+		})
+	}
+	return err
+}

@@ -1,0 +1,169 @@
+package backend
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+const (
+	adminHandle = "admin"
+	actor       = "operator"
+)
+
+// EnsureSystem makes the bootstrap tenant.
+func (p *Pool) EnsureSystem(ctx context.Context, at Place) error {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return err
+	}
+	_, err = s.BootstrapTenant(ctx)
+	return interpretStore(err)
+}
+
+// EnsureAdmin sees that a token opens the admin account of a tenant, and makes account and token if they are not there. A
+// token that was revoked stays so.
+func (p *Pool) EnsureAdmin(ctx context.Context, at Place, tenant store.TenantID, token string) error {
+	if _, _, err := naming.ParseToken(token); err != nil {
+		return fault.Waiting(v1alpha1.ReasonInvalidSecret, "the published token is damaged: delete its Secret, and another is made")
+	}
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return err
+	}
+	hash := naming.TokenHash(token)
+	if opens, err := opens(ctx, s, tenant, hash); err != nil || opens {
+		return interpretStore(err)
+	}
+	ids := &naming.IDs{Now: p.now, Rand: rand.Reader}
+	account := store.Account{ID: ids.Account(), Handle: adminHandle, DisplayName: "Administrator"}
+	err = s.EnsureAdmin(ctx, tenant, account, store.NewToken{ID: ids.TokenID(), Account: account.ID, Hash: hash, Actor: actor})
+	if errors.Is(err, store.ErrConflict) {
+		return fault.Waiting(v1alpha1.ReasonAccountConflict,
+			fmt.Sprintf("the account @%s of the tenant is no admin: make it one, or rename it", adminHandle))
+	}
+	if err != nil {
+		return interpretStore(err)
+	}
+	if opens, err := opens(ctx, s, tenant, hash); err != nil || opens {
+		return interpretStore(err)
+	}
+	return fault.Waiting(v1alpha1.ReasonTokenConflict, "the published token was revoked: delete its Secret, and another is made")
+}
+
+// opens tells whether a token opens an admin account of the tenant.
+func opens(ctx context.Context, s *store.Store, tenant store.TenantID, hash [32]byte) (bool, error) {
+	caller, err := s.Authenticate(store.WithTenant(ctx, tenant), hash)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && caller.Admin(), err
+}
+
+// EnsureEnrolment stores the hash of an enrolment token of the shared fleet, and tells whether it can still let somebody in.
+func (p *Pool) EnsureEnrolment(ctx context.Context, at Place, token string) (usable bool, err error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return false, err
+	}
+	usable, err = s.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet)
+	return usable, interpretStore(err)
+}
+
+// CountTenants counts the tenants, without the bootstrap tenant.
+func (p *Pool) CountTenants(ctx context.Context, at Place) (int64, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return 0, err
+	}
+	n, err := s.CountTenants(ctx)
+	return n, interpretStore(err)
+}
+
+// EnsureTenant makes or finds the tenant's row.
+func (p *Pool) EnsureTenant(ctx context.Context, at Place, want store.TenantRow) (store.TenantRow, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return store.TenantRow{}, err
+	}
+	row, err := s.EnsureTenant(ctx, want)
+	return row, interpretStore(err)
+}
+
+// RemoveTenant purges a tenant, found by its slug, with everything that it has. Absent is success. One that a stream still
+// carries is taken from it first; its worker may then write nothing more for it.
+func (p *Pool) RemoveTenant(ctx context.Context, at Place, slug string) error {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return err
+	}
+	row, err := s.TenantBySlug(ctx, slug)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err == nil && row.Stream != "" {
+		err = s.PlaceTenant(ctx, row.ID, row.Stream, "")
+	}
+	if err == nil {
+		err = s.PurgeTenant(ctx, row.ID)
+	}
+	return interpretStore(err)
+}
+
+// Tenants lists every tenant but the bootstrap tenant, sorted by slug.
+func (p *Pool) Tenants(ctx context.Context, at Place) ([]store.TenantRow, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.Tenants(ctx)
+	return rows, interpretStore(err)
+}
+
+// PlaceTenant hands a tenant from one stream to another; nobody is "". moved is false where somebody else was faster.
+func (p *Pool) PlaceTenant(ctx context.Context, at Place, id store.TenantID, from, to string) (moved bool, err error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return false, err
+	}
+	err = s.PlaceTenant(ctx, id, from, to)
+	if errors.Is(err, store.ErrConflict) {
+		return false, nil
+	}
+	return err == nil, interpretStore(err)
+}
+
+// DrainTenant asks the worker of a stream to let go of a tenant.
+func (p *Pool) DrainTenant(ctx context.Context, at Place, id store.TenantID, stream string) error {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return err
+	}
+	return interpretStore(s.DrainTenant(ctx, id, stream))
+}
+
+// Lease tells who writes for a stream.
+func (p *Pool) Lease(ctx context.Context, at Place, stream string) (store.LeaseSeen, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return store.LeaseSeen{}, err
+	}
+	seen, err := s.ReadLease(ctx, stream)
+	return seen, interpretStore(err)
+}
+
+// DeadLetters counts those of a stream's tenants.
+func (p *Pool) DeadLetters(ctx context.Context, at Place, stream string) (int64, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return 0, err
+	}
+	n, err := s.StreamDeadLetters(ctx, stream)
+	return n, interpretStore(err)
+}

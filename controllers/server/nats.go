@@ -1,0 +1,68 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/kube"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+)
+
+// ensureNATS runs NATS in operator mode, knowing its system account; the other accounts are pushed to it.
+func (r *Reconciler) ensureNATS(ctx context.Context, s *scope) error {
+	config, err := s.natsConfig()
+	if err != nil {
+		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	if _, err := kube.Apply(ctx, r.Children, s.server, s.natsConfigMap(config)); err != nil {
+		return err
+	}
+	if _, err := kube.Apply(ctx, r.Children, s.server, s.natsService()); err != nil {
+		return err
+	}
+	set, err := kube.Apply(ctx, r.Children, s.server, s.natsStatefulSet(r.Images, config))
+	if err != nil {
+		return err
+	}
+	if !statefulSetReady(set) {
+		return fault.Waiting(v1alpha1.ReasonWaitingForPods, waitingForPods("NATS", set.Namespace, s.selector(naming.ComponentNATS).MatchLabels))
+	}
+	return nil
+}
+
+// statefulSetReady reports whether every pod is of the newest revision and ready.
+func statefulSetReady(set *appsv1.StatefulSet) bool {
+	want := int32(1)
+	if set.Spec.Replicas != nil {
+		want = *set.Spec.Replicas
+	}
+	return set.Status.ObservedGeneration >= set.Generation && set.Status.ReadyReplicas >= want && set.Status.UpdatedReplicas >= want
+}
+
+// waitingForPods tells where to look.
+func waitingForPods(what, namespace string, selector map[string]string) string {
+	return fmt.Sprintf("%s is starting: kubectl -n %s describe pods -l %s=%s,%s=%s", what, namespace,
+		naming.LabelComponent, selector[naming.LabelComponent], naming.LabelServer, selector[naming.LabelServer])
+}
+
+// ensureAccounts brings the accounts of Servers, workers and the shared fleet to every NATS server.
+func (r *Reconciler) ensureAccounts(ctx context.Context, s *scope) error {
+	at, err := s.place()
+	if err != nil {
+		return err
+	}
+	owner := backend.Owner(s.key)
+	seen, err := r.Systems.Transport.EnsureAccounts(ctx, at, natsServers,
+		fabric.CompassAccount(s.identity.keys, owner), fabric.RunnersAccount(s.identity.keys, owner))
+	if err != nil {
+		return err
+	}
+	s.nats = &seen
+	return nil
+}

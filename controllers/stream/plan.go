@@ -1,0 +1,94 @@
+package stream
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// plan is what has to become of the placements so that one stream carries whom it should.
+type plan struct {
+	mine      int               // tenants that it carries already
+	take      []store.TenantRow // to be handed to it by whom they are with, or nobody
+	release   []store.TenantRow // to be let go of: nobody wants them
+	conflicts []conflict        // wanted, and rightly with somebody else
+	missing   []string          // named, and not there
+}
+
+type conflict struct{ slug, holder string }
+
+// desirePlacements is pure. A stream wants a tenant that it names, and, with all, every tenant that no other stream names.
+// Whoever carries a tenant and still wants it keeps it.
+func desirePlacements(self *v1alpha1.DeliveryStream, all []v1alpha1.DeliveryStream, tenants []store.TenantRow) plan {
+	claims := claimsOf(all)
+	var p plan
+	there := map[string]bool{}
+	for _, t := range tenants {
+		there[t.Slug] = true
+		switch wanted := claims.wants(self.Name, t.Slug); {
+		case wanted && t.Stream == self.Name && !t.Draining:
+			p.mine++
+		case wanted && t.Stream != self.Name && claims.wants(t.Stream, t.Slug):
+			if claims.names(self.Name, t.Slug) {
+				p.conflicts = append(p.conflicts, conflict{t.Slug, t.Stream})
+			}
+		case wanted:
+			p.take = append(p.take, t)
+		case t.Stream == self.Name && !claims.wantedByAnybody(t.Slug):
+			p.release = append(p.release, t)
+		}
+	}
+	for _, slug := range self.Spec.Tenants.Names {
+		if !there[slug] {
+			p.missing = append(p.missing, slug)
+		}
+	}
+	slices.Sort(p.missing)
+	return p
+}
+
+// claims are what the streams of one server ask for. One that is being deleted asks for nothing.
+type claims struct {
+	all   []string                   // streams with all, oldest first
+	named map[string]map[string]bool // slug → streams
+}
+
+func claimsOf(streams []v1alpha1.DeliveryStream) claims {
+	c := claims{named: map[string]map[string]bool{}}
+	sorted := slices.Clone(streams)
+	slices.SortFunc(sorted, func(a, b v1alpha1.DeliveryStream) int {
+		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
+			return n
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	for _, s := range sorted {
+		switch {
+		case !s.DeletionTimestamp.IsZero():
+		case s.Spec.Tenants.All:
+			c.all = append(c.all, s.Name)
+		default:
+			for _, slug := range s.Spec.Tenants.Names {
+				if c.named[slug] == nil {
+					c.named[slug] = map[string]bool{}
+				}
+				c.named[slug][s.Name] = true
+			}
+		}
+	}
+	return c
+}
+
+func (c claims) names(stream, slug string) bool { return c.named[slug][stream] }
+
+// wants: of several streams with all, the oldest takes what nobody has.
+func (c claims) wants(stream, slug string) bool {
+	if len(c.named[slug]) > 0 {
+		return c.names(stream, slug)
+	}
+	return len(c.all) > 0 && c.all[0] == stream
+}
+
+func (c claims) wantedByAnybody(slug string) bool { return len(c.named[slug]) > 0 || len(c.all) > 0 }

@@ -1,0 +1,34 @@
+package stream
+
+import (
+	"context"
+
+	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// placements say who carries which tenant. Errors are faults, ready for a condition.
+type placements interface {
+	// Tenants lists every tenant but the bootstrap tenant, sorted by slug.
+	Tenants(ctx context.Context, at backend.Place) ([]store.TenantRow, error)
+	// PlaceTenant hands a tenant from one stream to another; nobody is "". moved is false where somebody was faster.
+	PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (moved bool, err error)
+	// DrainTenant asks a stream's worker to let go of a tenant.
+	DrainTenant(ctx context.Context, at backend.Place, id store.TenantID, stream string) error
+}
+
+// leases say who writes for a stream.
+type leases interface {
+	Lease(ctx context.Context, at backend.Place, stream string) (store.LeaseSeen, error)
+	DeadLetters(ctx context.Context, at backend.Place, stream string) (int64, error)
+}
+
+// streams are JetStream's. Each call observes, writes a difference, and returns what is then seen.
+type streams interface {
+	EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error)
+	EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error)
+	EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error)
+	// RemoveStream deletes all three. Absent is success.
+	RemoveStream(ctx context.Context, at backend.Place, name string) error
+}

@@ -1,0 +1,250 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/kube"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// named bounds how many tenants a message lists.
+const named = 5
+
+// placeTenants makes the stream carry whom it should. What can be placed is, also where something else cannot.
+func (r *Reconciler) placeTenants(ctx context.Context, s *scope) error {
+	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	siblings := &v1alpha1.DeliveryStreamList{}
+	if err := r.Children.Client.List(ctx, siblings, client.MatchingFields{IndexServer: ServerOf(s.stream)}); err != nil {
+		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("list streams: %w", err))
+	}
+	tenants, err := r.Systems.Placements.Tenants(ctx, s.at)
+	if err != nil {
+		return err
+	}
+	p := desirePlacements(s.stream, siblings.Items, tenants)
+	waits, err := r.move(ctx, s, &p)
+	if err != nil {
+		return err
+	}
+	s.placed = &p.mine
+	return unplaced(p, waits, siblings.Items, s.stream)
+}
+
+// move carries out a plan and returns whom running workers have not let go of yet.
+func (r *Reconciler) move(ctx context.Context, s *scope, p *plan) (waits []string, err error) {
+	held := map[string]*store.LeaseSeen{}
+	for _, t := range p.take {
+		free, err := r.letGo(ctx, s, t, held)
+		if err != nil {
+			return waits, err
+		}
+		if !free {
+			waits = append(waits, t.Slug)
+			continue
+		}
+		moved, err := r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, s.key.Name)
+		if err != nil {
+			return waits, err
+		}
+		if moved {
+			p.mine++
+		}
+	}
+	for _, t := range p.release {
+		free, err := r.letGo(ctx, s, t, held)
+		if err != nil {
+			return waits, err
+		}
+		if !free {
+			waits = append(waits, t.Slug)
+			continue
+		}
+		if _, err := r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, ""); err != nil {
+			return waits, err
+		}
+	}
+	return waits, nil
+}
+
+// letGo reports whether a tenant may change hands: nobody has it, its worker has said that it sends nothing more for it,
+// or that worker's lease is over. Else the worker is asked (MoveBound).
+func (r *Reconciler) letGo(ctx context.Context, s *scope, t store.TenantRow, held map[string]*store.LeaseSeen) (bool, error) {
+	if t.Stream == "" {
+		return true, nil
+	}
+	if !t.Draining {
+		if err := r.Systems.Placements.DrainTenant(ctx, s.at, t.ID, t.Stream); err != nil {
+			return false, err
+		}
+	}
+	if held[t.Stream] == nil {
+		lease, err := r.Systems.Leases.Lease(ctx, s.at, t.Stream)
+		if err != nil {
+			return false, err
+		}
+		held[t.Stream] = &lease
+	}
+	lease := held[t.Stream]
+	return !lease.Held || t.Claim > 0 && lease.Drained[t.ID] >= t.Claim, nil
+}
+
+// unplaced says whom the stream should carry and does not.
+func unplaced(p plan, waits []string, siblings []v1alpha1.DeliveryStream, self *v1alpha1.DeliveryStream) error {
+	if first := claimsOf(siblings).all; self.Spec.Tenants.All && len(first) > 0 && first[0] != self.Name {
+		return fault.Waiting(v1alpha1.ReasonTenantConflict,
+			fmt.Sprintf("DeliveryStream %s carries all tenants already and is older: name tenants in this one, or delete one of the two", first[0]))
+	}
+	if len(p.conflicts) > 0 {
+		c := p.conflicts[0]
+		return fault.Waiting(v1alpha1.ReasonTenantConflict,
+			fmt.Sprintf("tenant %q is named by DeliveryStream %s too, which carries it: name it in one of them", c.slug, c.holder))
+	}
+	if len(p.missing) > 0 {
+		return fault.Waiting(v1alpha1.ReasonWaitingForTenant,
+			"no such tenant: "+list(p.missing)+": make a CompassTenant with that slug, or take it off spec.tenants.names")
+	}
+	if len(waits) > 0 {
+		return fault.Waiting(v1alpha1.ReasonWaitingForDrain, "the worker that carries them has yet to let go of: "+list(waits))
+	}
+	return nil
+}
+
+func list(names []string) string {
+	if len(names) <= named {
+		return strings.Join(names, ", ")
+	}
+	return strings.Join(names[:named], ", ") + " and others"
+}
+
+func (r *Reconciler) ensureStream(ctx context.Context, s *scope) error {
+	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	_, err := r.Systems.Streams.EnsureStream(ctx, s.at, s.spec)
+	return err
+}
+
+func (r *Reconciler) ensureDeadLetters(ctx context.Context, s *scope) error {
+	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	_, err := r.Systems.Streams.EnsureDeadLetters(ctx, s.at, s.spec)
+	return err
+}
+
+func (r *Reconciler) ensureConsumer(ctx context.Context, s *scope) error {
+	seen, err := r.Systems.Streams.EnsureConsumer(ctx, s.at, s.spec)
+	if err != nil {
+		return err
+	}
+	s.consumer = &seen
+	return nil
+}
+
+// ensureWorker runs the one worker, with a NATS user of its own and without the right to make tenants.
+func (r *Reconciler) ensureWorker(ctx context.Context, s *scope) error {
+	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	server, err := naming.ServerChildrenOf(s.server.Name)
+	if err != nil {
+		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	text, err := s.workerConfig()
+	if err != nil {
+		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	databases, err := r.ensureSecret(ctx, s)
+	if err != nil {
+		return err
+	}
+	if _, err := kube.Apply(ctx, r.Children, s.stream, s.workerConfigMap(text)); err != nil {
+		return err
+	}
+	if _, err := kube.Apply(ctx, r.Children, s.stream, s.workerAccount()); err != nil {
+		return err
+	}
+	s.deployment, err = kube.Apply(ctx, r.Children, s.stream,
+		s.workerDeployment(r.Images, server.CommandKey, kube.Hash(string(text), string(databases))))
+	if err != nil {
+		return err
+	}
+	return s.judgeWorker()
+}
+
+// ensureSecret makes what the worker enters Postgres and NATS with. The NATS user is made once.
+func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []byte, err error) {
+	kept, err := kube.Keep(ctx, r.Children, s.stream, s.workerSecret(), func(have map[string][]byte) (map[string][]byte, error) {
+		if len(have[backend.KeyCreds]) > 0 {
+			return nil, nil
+		}
+		creds, err := backend.Creds(s.at.Keys.Compass, fabric.RoleWorker, s.key.Name, r.Now())
+		return map[string][]byte{backend.KeyCreds: creds}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if databases, err = s.workerDatabases(); err != nil {
+		return nil, err
+	}
+	secret := s.workerSecret()
+	secret.Data = map[string][]byte{backend.KeyCreds: kept[backend.KeyCreds], backend.KeyDatabases: databases}
+	if len(s.at.DatabaseCA) > 0 {
+		secret.Data[backend.KeyDatabaseCA] = s.at.DatabaseCA
+	}
+	_, err = kube.Apply(ctx, r.Children, s.stream, secret)
+	return databases, err
+}
+
+// judgeWorker judges what the Deployment says of the newest generation.
+func (s *scope) judgeWorker() error {
+	dep := s.deployment
+	waits := fault.Waiting(v1alpha1.ReasonWaitingForPods, fmt.Sprintf("the worker is starting: kubectl -n %s describe pods -l %s=%s,%s=%s",
+		dep.Namespace, naming.LabelComponent, naming.ComponentDelivery, naming.LabelStream, s.key.Name))
+	if dep.Status.ObservedGeneration < dep.Generation {
+		return waits
+	}
+	for _, c := range dep.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return fault.Waiting(v1alpha1.ReasonWaitingForPods, "no pod can be made: "+strings.TrimSpace(c.Message))
+		}
+	}
+	if !s.stream.Spec.Suspend && dep.Status.AvailableReplicas < 1 {
+		return waits
+	}
+	if s.stream.Spec.Suspend && dep.Status.Replicas > 0 {
+		return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is stopping")
+	}
+	return nil
+}
+
+// judgeWriter tells who holds the lease, and what the figures are.
+func (r *Reconciler) judgeWriter(ctx context.Context, s *scope) error {
+	dead, err := r.Systems.Leases.DeadLetters(ctx, s.at, s.key.Name)
+	if err != nil {
+		return err
+	}
+	s.dead = &dead
+	lease, err := r.Systems.Leases.Lease(ctx, s.at, s.key.Name)
+	if err != nil {
+		return err
+	}
+	s.lease = &lease
+	if !s.stream.Spec.Suspend && !lease.Held {
+		return fault.Waiting(v1alpha1.ReasonWaitingForWriter, "the worker runs and has not taken the stream's lease yet: see its log if this lasts")
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package tenant
+
+import (
+	"context"
+
+	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// rows are a tenant's rows in its server's database. Errors are faults, ready for a condition.
+type rows interface {
+	// EnsureTenant makes or finds the tenant's row, by its slug.
+	EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error)
+	// EnsureAdmin makes the tenant's admin account, and sees that the token opens it.
+	EnsureAdmin(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
+	// RemoveTenant purges the tenant with everything that it has. Absent is success.
+	RemoveTenant(ctx context.Context, at backend.Place, slug string) error
+}
+
+// accounts are those of NATS.
+type accounts interface {
+	// EnsureAccount pushes what differs and reads it back from every server.
+	EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account) error
+	// RemoveAccount verifies that no server holds it. Absent is success.
+	RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error
+}

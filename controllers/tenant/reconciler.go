@@ -1,0 +1,118 @@
+package tenant
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/controllers/flow"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+	"github.com/rigelbuild/compass-operator/internal/kube"
+	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// Field indexes of CompassTenants, for whoever sets up the cache.
+const (
+	IndexServer = "tenant.server" // by ServerOf
+	IndexSlug   = "tenant.slug"   // by SlugOf
+)
+
+// ServerOf is the value of IndexServer: the server's namespace and name.
+func ServerOf(t *v1alpha1.CompassTenant) string { return Server(t).String() }
+
+// SlugOf is the value of IndexSlug: everybody with the same one claims the same tenant.
+func SlugOf(t *v1alpha1.CompassTenant) string { return Server(t).String() + "/" + t.SlugOrName() }
+
+// Systems are the ports of a Reconciler; *backend.Pool is both.
+type Systems struct {
+	Rows     rows
+	Accounts accounts
+}
+
+// Options of a Reconciler. All are required.
+type Options struct {
+	Frame    flow.Frame
+	Children kube.Children
+	Systems  Systems
+	Rand     io.Reader // of ids and tokens
+	Now      func() time.Time
+}
+
+// Reconciler reconciles CompassTenants.
+type Reconciler struct {
+	Options
+	ids *naming.IDs
+}
+
+// New checks the options.
+func New(o Options) (*Reconciler, error) {
+	if o.Systems.Rows == nil || o.Systems.Accounts == nil || o.Children.Client == nil || o.Children.Live == nil ||
+		o.Frame.Client == nil || o.Rand == nil || o.Now == nil {
+		return nil, errors.New("tenant reconciler: an option is missing")
+	}
+	return &Reconciler{Options: o, ids: &naming.IDs{Now: o.Now, Rand: o.Rand}}, nil
+}
+
+// scope is what one pass knows, in the order in which it learns it.
+type scope struct {
+	tenant *v1alpha1.CompassTenant
+	key    client.ObjectKey
+	names  naming.TenantChildren
+	slug   string
+
+	server    *v1alpha1.CompassServer
+	at        backend.Place
+	row       *store.TenantRow
+	account   string // public key
+	published bool   // the Secret with the admin's token
+	keys      fabric.AccountKeys
+}
+
+// Server is where the tenant's server is.
+func Server(t *v1alpha1.CompassTenant) client.ObjectKey {
+	key := client.ObjectKey{Namespace: t.Spec.ServerRef.Namespace, Name: t.Spec.ServerRef.Name}
+	if key.Namespace == "" {
+		key.Namespace = t.Namespace
+	}
+	return key
+}
+
+// Reconcile is one look at one CompassTenant.
+func (r *Reconciler) Reconcile(ctx context.Context, tenant *v1alpha1.CompassTenant) (res reconcile.Result, err error) {
+	s := &scope{tenant: tenant, key: client.ObjectKeyFromObject(tenant), slug: tenant.SlugOrName()}
+	p := flow.Begin(r.Frame, tenant, s, r.steps()...)
+	defer func() { res, err = p.End(ctx, report, err) }()
+
+	if s.names, err = naming.TenantChildrenOf(tenant.Name); err != nil {
+		return res, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	if p.Paused() {
+		return res, nil
+	}
+	if p.Deleting() {
+		return res, p.Teardown(ctx, r.removeAccount, r.removeRow, r.removeKeys)
+	}
+	if err = p.EnsureFinalizer(ctx); err != nil {
+		return res, err
+	}
+	return res, p.Steps(ctx)
+}
+
+func (r *Reconciler) steps() []flow.Step[scope] {
+	accepted, row := []string{v1alpha1.ConditionServerAccepted}, []string{v1alpha1.ConditionDatabaseReady}
+	return []flow.Step[scope]{
+		{Condition: v1alpha1.ConditionServerAccepted, Run: r.accept},
+		{Condition: v1alpha1.ConditionDatabaseReady, Needs: accepted, Run: r.ensureRow},
+		{Condition: v1alpha1.ConditionAccountReady, Needs: row, Run: r.ensureAccount},
+		{Condition: v1alpha1.ConditionCredentialsReady, Needs: row, Run: r.ensureCredentials},
+		{Condition: v1alpha1.ConditionDelivering, Needs: row, Run: r.judgeDelivery},
+	}
+}
