@@ -139,7 +139,7 @@ func (s *steer) run(ctx context.Context) error {
 func (s *steer) sort(ctx context.Context) (fresh, due []store.PendingOwed, waits bool, err error) {
 	now := s.clock.Now()
 	for _, p := range s.view.Pending {
-		left := s.o.backoff(p.Attempts) - time.Duration(p.IdleMs)*time.Millisecond
+		left := s.pauseAfter(s.tenant, p.Attempts, p.IdleMs)
 		switch {
 		case p.Attempts >= s.o.MaxDeliver:
 			if err := s.setAside(ctx, s.tenant, s.delivery(p), store.ReasonWorkerDied); err != nil {

@@ -83,6 +83,19 @@ func (c *Consumer) sideBySide(id store.TenantID) int {
 	return c.o.Workers
 }
 
+// pauseAfter is what is left of the pause after the last of n failed attempts. While the care lasts a suspect row also waits
+// that long from the start of this worker, so that everybody else is served before it is tried again.
+func (c *Consumer) pauseAfter(t *tenant, n int, idleMs int64) time.Duration {
+	pause := c.o.backoff(n)
+	left := pause - time.Duration(idleMs)*time.Millisecond
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.careful != nil {
+		left = max(left, pause-c.clock.Now().Sub(c.started))
+	}
+	return left
+}
+
 // carefully sends what is owed row by row.
 func (d *drain) carefully(ctx context.Context) error {
 	read := func(ctx context.Context, what store.Delivery, session string) (content store.Content, err error) {
@@ -96,17 +109,17 @@ func (d *drain) carefully(ctx context.Context) error {
 	for _, p := range d.plans {
 		reached, err := d.sendAgain(ctx, p, read)
 		for reached && err == nil {
-			var row store.OwedRow
+			var now pace
 			var ok bool
-			if row, ok, err = d.next(ctx, p, 0); err != nil || !ok {
+			if now, ok, err = d.next(ctx, p, 0); err != nil || !ok {
 				break
 			}
-			reached, err = d.sendRow(ctx, p, row, read)
+			reached, err = d.take(ctx, p, now, read)
 		}
 		if err != nil || !reached {
 			p.pause(d.now)
 		}
-		if err != nil {
+		if p.end(d.head); err != nil {
 			return err
 		}
 	}

@@ -147,6 +147,7 @@ type drain struct {
 	head   int64
 	now    time.Time
 	plans  []*plan
+	left   bool // a session was not looked at
 }
 
 // plan is what one session gets in one look: links that are sent again, then new ones, in order.
@@ -170,47 +171,62 @@ func (d *drain) meet(s store.OwedSession) {
 	ch.more = s.Cut
 	switch {
 	case replaced: // what was listed begins after what the old one had passed
-		ch.more = true
+		ch.more, d.left = true, true
 		d.dirty.add(d.item, whyRead)
 	case d.now.Before(ch.hold):
-		ch.more = true
+		ch.more, d.left = true, true
 	default:
 		d.plans = append(d.plans, &plan{ch: ch, rows: s.Rows, cut: s.Cut})
 	}
 }
 
-// next is the next row of a plan that goes to the session; false where the plan has come to its end or must wait. Rows that
-// are not for the chain are passed, rows whose attempts are used up are set aside, and that is committed before anything
-// after them is sent.
-func (d *drain) next(ctx context.Context, p *plan, planned int) (row store.OwedRow, ok bool, err error) {
-	for len(p.rows) > 0 && !p.done {
-		row = p.rows[0]
-		spent := row.Attempts >= d.o.MaxDeliver
-		switch {
-		case row.Skip:
-			p.ch.looked = max(p.ch.looked, row.Pos)
-		case spent:
-			if err := d.park(ctx, p, row); err != nil {
-				p.pause(d.now)
-				return row, false, err
-			}
-			p.ch.looked = max(p.ch.looked, row.Pos)
-		case p.ch.room(d.o.Window) <= planned:
-			p.stop()
-			return row, false, nil
-		case row.Attempts > 0 && d.mustWait(p.ch, row):
-			p.stop()
-			return row, false, nil
-		default:
-			p.rows = p.rows[1:]
-			return row, true, nil
+// pace is one row of a plan: to be sent, or to be passed because it is not for this chain. What was passed is remembered
+// only when everything before it was sent.
+type pace struct {
+	row  store.OwedRow
+	pass bool
+}
+
+// next is the next pace of a plan; false where the plan has come to its end or must wait. planned is how many rows before
+// it go out in the same look. A row whose attempts are used up is set aside, and that is committed before anything after it
+// is sent.
+func (d *drain) next(ctx context.Context, p *plan, planned int) (now pace, ok bool, err error) {
+	if p.done || len(p.rows) == 0 {
+		return pace{}, false, nil
+	}
+	row := p.rows[0]
+	switch {
+	case row.Skip:
+		now.pass = true
+	case row.Attempts >= d.o.MaxDeliver:
+		if err := d.park(ctx, p, row); err != nil {
+			p.pause(d.now)
+			return pace{}, false, err
 		}
-		p.rows = p.rows[1:]
+		now.pass = true
+	case p.ch.room(d.o.Window) <= planned, row.Attempts > 0 && d.mustWait(p.ch, row):
+		p.stop()
+		return pace{}, false, nil
 	}
-	if !p.done && !p.cut { // everything up to the head was looked at
-		p.ch.looked = max(p.ch.looked, d.head)
+	p.rows = p.rows[1:]
+	now.row = row
+	return now, true, nil
+}
+
+// take takes one pace.
+func (d *drain) take(ctx context.Context, p *plan, now pace, read reader) (reached bool, err error) {
+	if now.pass {
+		p.ch.looked = max(p.ch.looked, now.row.Pos)
+		return true, nil
 	}
-	return row, false, nil
+	return d.sendRow(ctx, p, now.row, read)
+}
+
+// end is called when every pace was taken: there is nothing up to the head that the chain has not seen.
+func (p *plan) end(head int64) {
+	if !p.done && !p.cut {
+		p.ch.looked = max(p.ch.looked, head)
+	}
 }
 
 // stop leaves the rest for later.
@@ -225,7 +241,7 @@ func (p *plan) pause(now time.Time) {
 // mustWait reports whether the pause after the row's last attempt is not over, and holds the chain until then: what comes
 // after it waits too, because order is the chain's.
 func (d *drain) mustWait(ch *chain, row store.OwedRow) bool {
-	left := d.o.backoff(row.Attempts) - time.Duration(row.IdleMs)*time.Millisecond
+	left := d.pauseAfter(d.tenant, row.Attempts, row.IdleMs)
 	if left <= 0 {
 		return false
 	}
@@ -248,16 +264,19 @@ func (d *drain) sendAll(ctx context.Context) error {
 			q.Messages = append(q.Messages, id)
 		}
 	}
-	going := make([][]store.OwedRow, len(d.plans))
+	going := make([][]pace, len(d.plans))
 	for i, p := range d.plans {
-		for {
-			row, ok, err := d.next(ctx, p, len(going[i]))
+		for planned := 0; ; {
+			now, ok, err := d.next(ctx, p, planned)
 			errs = append(errs, err)
 			if !ok {
 				break
 			}
-			going[i] = append(going[i], row)
-			want(row.ID)
+			going[i] = append(going[i], now)
+			if !now.pass {
+				planned++
+				want(now.row.ID)
+			}
 		}
 		for _, l := range p.ch.flight {
 			if l.overdue(d.now, d.o.AckWait) {
@@ -276,11 +295,12 @@ func (d *drain) sendAll(ctx context.Context) error {
 		}
 		reached, err := d.sendAgain(ctx, p, read)
 		for n := 0; reached && n < len(going[i]); n++ {
-			reached, err = d.sendRow(ctx, p, going[i][n], read)
+			reached, err = d.take(ctx, p, going[i][n], read)
 		}
 		if !reached {
 			p.pause(d.now)
 		}
+		p.end(d.head)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -366,5 +386,5 @@ func (d *drain) settled() bool {
 			return false
 		}
 	}
-	return true
+	return !d.left
 }

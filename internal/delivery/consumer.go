@@ -42,6 +42,7 @@ type Consumer struct {
 	claims   claims
 	watch    watch
 
+	started  time.Time     // before Run does anything
 	sweepNow chan struct{} // a reconnect asks for everything
 	movesNow chan struct{} // somebody says that a placement changed
 }
@@ -81,6 +82,7 @@ func NewConsumer(
 // sweeps it. Nothing is written or sent after Run has returned, so a lease may then be released clean. It returns an error
 // only where it could not begin.
 func (c *Consumer) Run(ctx context.Context) error {
+	c.started = c.clock.Now()
 	defer func() { _ = c.gauges.Unregister() }() // fails only where the provider is gone
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

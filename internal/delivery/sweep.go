@@ -304,8 +304,8 @@ func (c *Consumer) lookForMoves(ctx context.Context, db int) error {
 	return err
 }
 
-// confirmDrain gives the word that nothing more is sent for a tenant that is about to leave the stream. It waits for the
-// drains of the tenant that run, and what begins after it reads the placement again and finds it draining.
+// confirmDrain gives the word that nothing more is sent for a tenant that is about to leave the stream. While a drain of the
+// tenant runs it comes again a little later; what begins after the word reads the placement again and finds it draining.
 func (c *Consumer) confirmDrain(ctx context.Context, t *tenant) error {
 	var p store.Placement
 	err := c.step(ctx, func(ctx context.Context) (err error) {
@@ -323,7 +323,10 @@ func (c *Consumer) confirmDrain(ctx context.Context, t *tenant) error {
 	if !p.Draining {
 		return nil
 	}
-	t.sending.Lock()
+	if !t.sending.TryLock() {
+		c.later.at(item{tenant: t.id, kind: itemTenant}, whyRead, c.clock.Now().Add(retryMin))
+		return nil
+	}
 	defer t.sending.Unlock()
 	fence, err := c.fence(t)
 	if err != nil {

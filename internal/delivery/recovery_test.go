@@ -1,0 +1,300 @@
+package delivery
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rigelbuild/compass-operator/internal/store"
+)
+
+// Holds REQ-054, REQ-056, REQ-061, REQ-080: a plain message whose reference was never published reaches a live recipient
+// that never restarts, within one tick. Without the tick it does not: that is the control.
+func TestTickRecoversAPlainMessage(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		tick      time.Duration
+		recovered bool
+	}{
+		"with the tick":    {2 * time.Minute, true},
+		"without the tick": {100 * time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				g := newGround(t)
+				g.truth.channel(acme, "c", "bot")
+				bot := g.truth.start(acme, "bot", "r1")
+				g.run(func(o *Options) { o.FloorTick = tc.tick })
+				m := g.truth.post("c", "ada")
+				pass(2*time.Minute + time.Second)
+				if got := len(g.box.of(bot.Session)) == 1; got != tc.recovered {
+					t.Errorf("delivered %v, want %v (%s)", got, tc.recovered, m.ID)
+				}
+			})
+		})
+	}
+}
+
+// Holds REQ-053, REQ-082 (the worker's part): after an outage both halves of the pair run, for all tenants, at once.
+func TestReconnectRunsThePair(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.tenant(beta, 2)
+		g.truth.channel(acme, "c", "bot")
+		g.truth.channel(beta, "d", "bee")
+		bot, bee := g.truth.start(acme, "bot", "r1"), g.truth.start(beta, "bee", "r2")
+		g.run()
+		a, b := g.truth.post("c", "ada"), g.truth.post("d", "bob")
+		missed := g.truth.post("c", "ada", "bot")
+		g.truth.mu.Lock()
+		g.truth.unrouted[acme] = []string{missed.ID}
+		g.truth.log = nil
+		g.truth.mu.Unlock()
+		g.lane.reconnect()
+		pass(0)
+		if got := g.box.of(bot.Session); !slices.Contains(got, a.ID) || !slices.Contains(got, missed.ID) || len(got) != 2 {
+			t.Errorf("acme took %v, want the plain one and the mention", short(got))
+		}
+		g.expect(bee, "beta", b)
+		if !slices.Contains(g.truth.log, "sweep channels") || !slices.Contains(g.truth.log, "route") {
+			t.Errorf("asked %v, want both halves", g.truth.log)
+		}
+	})
+}
+
+// Holds REQ-055, REQ-081: what was owed before is swept before the first reference is taken, also where Postgres is away
+// when the worker starts.
+func TestStartScanPrecedesTheFirstReference(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		m := g.truth.post("c", "ada")
+		g.sync(func() { g.truth.down[0] = store.ErrUnavailable })
+		g.run()
+		pass(30 * time.Second)
+		if g.lane.handle != nil {
+			t.Fatal("takes references before the sweep is through")
+		}
+		g.truth.mu.Lock()
+		delete(g.truth.down, 0)
+		g.truth.mu.Unlock()
+		pass(10 * time.Second)
+		if g.lane.handle == nil {
+			t.Fatal("takes no references after the sweep")
+		}
+		g.expect(bot, "owed before the start", m)
+	})
+}
+
+// Holds REQ-103, REQ-104: what a reference names is looked for under its tenant, and a forged one finds nothing.
+// Holds REQ-049: a row that is not there is counted, and parks nothing.
+func TestReferencesThatLeadNowhere(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.tenant(beta, 2)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.run()
+		m := g.truth.post("c", "ada")
+		for why, err := range map[string]error{
+			"another tenant's row": g.lane.ref(t, beta, m.ID),
+			"no row":               g.lane.ref(t, acme, mid(77)),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v, want it acked", why, err)
+			}
+		}
+		pass(0)
+		g.expect(bot, "nothing that leads to the message")
+		g.truth.mu.Lock()
+		g.truth.places["t_00000000000000000000000009"] = &store.Placement{Stream: "other"}
+		g.truth.mu.Unlock()
+		if err := g.lane.ref(t, "t_00000000000000000000000009", m.ID); err != nil {
+			t.Errorf("another stream's tenant: %v, want it acked", err)
+		}
+		if err := g.lane.ref(t, "t_00000000000000000000000008", m.ID); !isPoison(err) {
+			t.Errorf("a tenant that is nowhere: %v, want poison", err)
+		}
+		if err := g.lane.ref(t, acme, "not an id"); !isPoison(err) {
+			t.Errorf("a row that is no id: %v, want poison", err)
+		}
+		g.rights.lose(0, true)
+		if err := g.lane.ref(t, acme, m.ID); err == nil || isPoison(err) {
+			t.Errorf("without the lease: %v, want neither an ack nor a park", err)
+		}
+	})
+}
+
+// T6, lessons B1: while Postgres is away references are acked, no attempt is counted, and what they named is delivered when
+// it is back, without a tick.
+func TestOutageKeepsNoReference(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.run(func(o *Options) { o.FloorTick = 100 * time.Hour })
+		g.sync(func() { g.truth.down[0] = store.ErrUnavailable })
+		var ms []store.Message
+		for range 100 {
+			m := g.truth.post("c", "ada")
+			ms = append(ms, m)
+			g.ref(m)
+		}
+		pass(3 * time.Second)
+		questions := g.questions()
+		pass(time.Minute)
+		if n := g.questions() - questions; n > 60 {
+			t.Errorf("%d questions a minute to a database that is away", n)
+		}
+		g.truth.mu.Lock()
+		delete(g.truth.down, 0)
+		g.truth.mu.Unlock()
+		pass(11 * time.Second)
+		g.expect(bot, "after the outage", ms...)
+		if len(g.truth.attempts) != 0 {
+			t.Errorf("an outage counted attempts: %v", g.truth.attempts)
+		}
+	})
+}
+
+// Holds REQ-239: a dedicated database that is away, or whose lease is lost, delays only its tenants; what it missed is swept
+// when its lease is back.
+func TestAnotherDatabaseDelaysOnlyItsTenants(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.tenant(beta, 2)
+		g.sync(func() { g.truth.places[beta].Database = 1 })
+		g.truth.channel(acme, "c", "bot")
+		g.truth.channel(beta, "d", "bee")
+		bot, bee := g.truth.start(acme, "bot", "r1"), g.truth.start(beta, "bee", "r2")
+		g.rights.dbs = []int{0, 1}
+		g.run(func(o *Options) { o.FloorTick = 100 * time.Hour })
+		g.truth.mu.Lock()
+		g.truth.down[1] = store.ErrUnavailable
+		g.truth.mu.Unlock()
+		b := g.truth.post("d", "bob")
+		g.ref(b)
+		a := g.truth.post("c", "ada")
+		g.ref(a)
+		g.expect(bot, "the shared database", a)
+		g.truth.mu.Lock()
+		delete(g.truth.down, 1)
+		g.truth.mu.Unlock()
+		pass(6 * time.Second)
+		g.expect(bee, "its own is back", b)
+
+		g.rights.lose(1, true)
+		b2 := g.truth.post("d", "bob")
+		g.ref(b2)
+		pass(time.Minute)
+		g.expect(bee, "the lease is lost", b)
+		g.rights.lose(1, false)
+		g.rights.regains <- 1
+		pass(0)
+		g.expect(bee, "the lease is back", b, b2)
+	})
+}
+
+// Holds REQ-237 (the worker's part): a tenant that comes is swept without a reference; one that leaves is let go of, and the
+// word is given only after what runs for it has ended; nothing is sent for it afterwards.
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.sync(func() { g.truth.places[acme].Stream = "other" })
+		m := g.truth.post("c", "ada")
+		g.run(func(o *Options) { o.FloorTick = 100 * time.Hour })
+		pass(time.Minute)
+		g.expect(bot, "another stream's")
+		g.truth.mu.Lock()
+		g.truth.places[acme].Stream, g.truth.places[acme].Claim = "main", 300
+		g.truth.mu.Unlock()
+		pass(6 * time.Second)
+		g.expect(bot, "claimed", m)
+
+		slow := make(chan struct{})
+		g.sync(func() { g.truth.onOwed = func() { <-slow } })
+		late := g.truth.post("c", "ada")
+		g.ref(late)
+		g.truth.mu.Lock()
+		g.truth.places[acme].Draining = true
+		g.truth.mu.Unlock()
+		g.c.onNote(t.Context(), Hint{Tenant: string(acme)}.Note())
+		pass(6 * time.Second)
+		g.truth.mu.Lock()
+		_, confirmed := g.truth.drained[acme]
+		g.truth.onOwed = nil
+		g.truth.mu.Unlock()
+		if confirmed {
+			t.Error("confirmed while a drain of the tenant was running")
+		}
+		close(slow)
+		pass(6 * time.Second)
+		if got := g.truth.drained[acme]; got != 300 {
+			t.Errorf("confirmed claim %d, want 300", got)
+		}
+		sent := len(g.box.sent())
+		g.ref(g.truth.post("c", "ada"))
+		g.lane.reconnect()
+		pass(time.Minute)
+		if n := len(g.box.sent()) - sent; n != 0 {
+			t.Errorf("%d commands after the word was given", n)
+		}
+	})
+}
+
+// design section 7, Placement: who wishes is woken once, with growing pauses while there is no Runner, and then served.
+func TestWake(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot", "manual")
+		g.truth.wakers["bot"] = true
+		w := &waker{ground: g, err: store.ErrNoRunner}
+		g.run(func(o *Options) { o.Waker = w })
+		m := g.truth.post("c", "ada")
+		g.ref(m)
+		pass(10 * time.Minute)
+		if n := len(w.asked); n < 5 || n > 20 {
+			t.Errorf("asked %d times in 10 minutes without a Runner", n)
+		}
+		w.mu.Lock()
+		w.err, w.asked = nil, nil
+		w.mu.Unlock()
+		pass(2 * time.Minute)
+		if !slices.Equal(w.asked, []string{"bot"}) {
+			t.Errorf("woke %v, want bot once", w.asked)
+		}
+		if len(g.box.sent()) != 0 {
+			t.Error("sent to a session that is not claimed")
+		}
+		g.truth.mu.Lock()
+		g.truth.sessions["bot"].claimed = true
+		bot := g.truth.sessions["bot"].LiveSession
+		g.truth.mu.Unlock()
+		g.c.onNote(t.Context(), Hint{Tenant: string(acme), Agent: "bot"}.Note())
+		pass(0)
+		g.expect(bot, "woken", m)
+	})
+}
+
+// Holds REQ-062: without its parts there is no worker.
+func TestNoWorkerWithoutItsParts(t *testing.T) {
+	t.Parallel()
+	tr := newTruth()
+	if _, err := NewConsumer(tr, newBox(tr), tr, nil, nil, Options{}); err == nil {
+		t.Error("made a worker without a fabric")
+	}
+	if _, err := NewConsumer(tr, newBox(tr), tr, &queueLane{}, nil, Options{Stream: "main"}); err == nil {
+		t.Error("made a worker without leases")
+	}
+}
