@@ -134,3 +134,27 @@ func withPassword(t *testing.T, dsn, password string) string {
 	u.User = url.UserPassword(u.User.Username(), password)
 	return u.String()
 }
+
+// Holds lesson B47 (O4): a policy that widens keeps the store from opening, whichever right looks; a running migration
+// does not.
+func TestOpenRefusesAWidenedPolicy(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.mustExec(t, `create policy more on compass.messages to `+pg.Ident(f.db.Roles.App)+` using (true)`)
+	for _, d := range []Database{{App: f.db.App}, {App: f.db.App, System: f.db.System}} {
+		if _, err := Open(t.Context(), Config{Databases: []Database{d}}); err == nil || !strings.Contains(err.Error(), "messages: policy more") {
+			t.Errorf("Open = %v, want it refused for the policy", err)
+		}
+	}
+	tx, err := f.super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('compass.migrate', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	f.open(t) // skipped: the operator looks again
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
