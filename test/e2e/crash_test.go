@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
+)
+
+// crash is a deployment with the Runner as a process of its own, an agent of it, and one message that went all the way.
+type crash struct {
+	*testing.T
+	home    *home
+	s       *standalone
+	box     *box
+	truth   *truth
+	channel string
+	agent   string
+	session string
+}
+
+func newCrash(t *testing.T) *crash {
+	t.Helper()
+	c := &crash{T: t, home: newHome(t)}
+	c.s = c.home.start("--agent", "none", "--nats-listen", "127.0.0.1:0")
+	c.box = c.home.newBox(c.s)
+	c.truth = newTruth(t, c.home.db.Super)
+	c.channel = c.s.api.channel(t, "general")
+	c.agent = c.s.api.agent(t, "witness", c.channel)
+	c.session = c.s.api.start(t, c.agent)
+	c.box.record.await(c.s.api.post(t, c.channel, "before").GetId(), 1)
+	c.s.api.settled(t)
+	return c
+}
+
+// die is kill -9 of the standalone process, which must have lived until then: a window is exact only if nobody left it.
+func (c *crash) die() {
+	c.Helper()
+	if !c.s.running() {
+		_, last := c.s.lines()
+		c.Fatalf("standalone ended before it was killed: %s", last)
+	}
+	c.s.kill()
+}
+
+// rise starts the next life of the standalone process and leads everybody there.
+func (c *crash) rise() {
+	c.Helper()
+	c.home.pg.open(host(c, c.home.db.Server.AdminDSN))
+	c.s = c.home.start("--agent", "none", "--nats-listen", "127.0.0.1:0")
+	c.box.follow(c.s)
+}
+
+// end waits until nothing is owed and holds the record against Postgres. It returns how often the message was taken.
+func (c *crash) end(message string) int {
+	c.Helper()
+	c.box.record.await(message, 1)
+	c.s.api.settled(c)
+	c.truth.check(c.box.record, c.agent, c.channel)
+	return len(c.box.record.of(message))
+}
+
+func (c *crash) generations(message string) map[int64]int {
+	c.Helper()
+	out := map[int64]int{}
+	for _, t := range c.box.record.of(message) {
+		out[t.Generation]++
+	}
+	return out
+}
+
+// Killed after the commit and before anybody could publish: the answer of Postgres never reached the process. The poster,
+// who heard nothing, tries again under the same client id; the message is one, and delivered once.
+//
+// Holds REQ-001, REQ-003: nothing but the committed row is left, and it is enough.
+func TestKilledBetweenCommitAndPublish(t *testing.T) {
+	t.Parallel()
+	c := newCrash(t)
+	const words = "committed and never told"
+	c.home.pg.onMark(words, holdAnswer)
+	ctx, hangUp := context.WithCancel(t.Context())
+	heard := make(chan error, 1)
+	go func() {
+		_, err := c.s.api.comms.PostMessage(ctx, connect.NewRequest(posting(c.channel, words)))
+		heard <- err
+	}()
+	var id string
+	await(t, "the post is committed", func() string {
+		id = c.truth.message(words)
+		return unless(id != "", "no row")
+	})
+	if got := len(c.box.record.of(id)); got != 0 {
+		t.Fatalf("taken %d times before the process knew of the commit: this is not the window", got)
+	}
+	c.die()
+	if err := <-heard; err == nil {
+		t.Fatal("the poster was answered: this is not the window")
+	}
+	hangUp()
+	c.rise()
+	again := call(t, c.s.api.comms.PostMessage, posting(c.channel, words))
+	if !again.GetDuplicate() || again.GetMessage().GetId() != id {
+		t.Errorf("the second try made %v: want the first one's %s", again, id)
+	}
+	if n := c.end(id); n != 1 {
+		t.Errorf("taken %d times: want 1", n)
+	}
+}
+
+// Killed after the reference was stored and before anything was read for it: every other connection to Postgres stood still
+// from the moment of the commit. Then the broker's files are thrown away as well.
+//
+// Holds REQ-001, REQ-002: whatever JetStream remembered is gone, and nobody asks for it.
+func TestKilledBetweenPublishAndDrain(t *testing.T) {
+	t.Parallel()
+	c := newCrash(t)
+	const words = "published and never drained"
+	stored := func() float64 {
+		return metrics(t, c.s.metrics, "compass_fabric_publish_duration_seconds_count", `outcome="stored"`)
+	}
+	before := stored()
+	c.home.pg.onMark(words, holdOthers)
+	id := c.s.api.post(t, c.channel, words).GetId()
+	await(t, "the reference is stored", func() string { return unless(stored() > before, "not yet") })
+	if got := len(c.box.record.of(id)); got != 0 {
+		t.Fatalf("taken %d times though nothing could be read: this is not the window", got)
+	}
+	c.die()
+	must(t, os.RemoveAll(filepath.Join(c.home.data(), "nats", "js")))
+	c.rise()
+	if n := c.end(id); n != 1 {
+		t.Errorf("taken %d times: want 1", n)
+	}
+}
+
+// Killed after the command was sent and before the Runner heard it.
+func TestKilledBetweenDispatchAndTake(t *testing.T) {
+	t.Parallel()
+	c := newCrash(t)
+	sent := func() float64 {
+		return metrics(t, c.s.metrics, "compass_delivery_sent_total", `kind="deliver"`)
+	}
+	before := sent()
+	c.box.nats.hold(down)
+	id := c.s.api.post(t, c.channel, "sent and never heard").GetId()
+	await(t, "the command is sent", func() string { return unless(sent() > before, "not yet") })
+	c.die()
+	if got := len(c.box.record.of(id)); got != 0 {
+		t.Fatalf("taken %d times though nothing was heard: this is not the window", got)
+	}
+	c.rise()
+	if n := c.end(id); n != 1 {
+		t.Errorf("taken %d times: want 1", n)
+	}
+}
+
+// Killed after the agent consumed the message and before anybody heard the ack. The session outlives the process, so its
+// generation is the same and the message is not sent to it again.
+func TestKilledBetweenDispatchAndAck(t *testing.T) {
+	t.Parallel()
+	c := newCrash(t)
+	c.box.mute()
+	id := c.s.api.post(t, c.channel, "consumed and never acknowledged").GetId()
+	c.box.record.await(id, 1)
+	owed := call(t, c.s.api.admin.ListOwed, &compassv1.ListOwedRequest{}).GetOwed()
+	if len(owed) != 1 || owed[0].GetCount() != 1 {
+		t.Fatalf("owed = %v: this is not the window", owed)
+	}
+	c.die()
+	c.rise()
+	after := c.s.api.post(t, c.channel, "after").GetId()
+	c.box.record.await(after, 1)
+	if n := c.end(id); n != 1 {
+		t.Errorf("taken %d times: want 1, by a session that outlived the process", n)
+	}
+}
+
+// The Runner killed after its agent consumed the message and before it said so. A Runner keeps nothing but its key: its
+// next process is another incarnation, the agent's next session another generation, and to that the message is new. What
+// was acknowledged before is not.
+//
+// Holds REQ-052: what was not acknowledged stayed owed.
+func TestRunnerKilledBetweenTakeAndAck(t *testing.T) {
+	t.Parallel()
+	c := newCrash(t)
+	c.box.mute()
+	id := c.s.api.post(t, c.channel, "consumed by a Runner that died").GetId()
+	c.box.record.await(id, 1)
+	c.box.kill()
+	c.box.follow(c.s)
+	c.box.again()
+	if next := c.s.api.start(t, c.agent); next == c.session {
+		t.Errorf("session %s outlived its Runner", next)
+	}
+	c.box.record.await(id, 2)
+	if n := c.end(id); n != 2 {
+		t.Errorf("taken %d times: want once per generation", n)
+	}
+	if lives := c.generations(id); len(lives) != 2 {
+		t.Errorf("taken in generations %v: want two, once in each", lives)
+	}
+	if lives := c.generations(c.truth.message("before")); len(lives) != 1 {
+		t.Errorf("what was acknowledged was sent again: %v", lives)
+	}
+}
