@@ -119,7 +119,7 @@ type NATSSpec struct {
 
 // ManagedNATSSpec shapes the NATS that the operator runs: one server in operator mode with JetStream on a volume.
 type ManagedNATSSpec struct {
-	// +kubebuilder:default={}
+	// +kubebuilder:default={size:"5Gi",className:""}
 	// +optional
 	Storage StorageSpec `json:"storage,omitempty"`
 	// SyncInterval is how long an acknowledged reference may live in the page cache alone, or "always". A lost one costs
@@ -134,7 +134,7 @@ type ManagedNATSSpec struct {
 }
 
 // StorageSpec asks for a volume.
-// +kubebuilder:validation:XValidation:rule="self.size == oldSelf.size && self.className == oldSelf.className",message="spec.nats.managed.storage is immutable: a StatefulSet cannot change its volumes"
+// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || self.size == oldSelf.size) && self.className == oldSelf.className",message="spec.nats.managed.storage is immutable: a StatefulSet cannot change its volumes"
 type StorageSpec struct {
 	// +kubebuilder:default="5Gi"
 	// +optional
