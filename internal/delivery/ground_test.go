@@ -27,8 +27,6 @@ type taken struct {
 
 // box is every Runner there is: it takes commands as the protocol says, and tells what it holds.
 type box struct {
-	truth *truth
-
 	mu       sync.Mutex
 	tell     func(fabric.RunnerAddr, *compassv1.RunnerState)
 	held     map[string]map[string]int64 // session → channel
@@ -42,15 +40,20 @@ type box struct {
 	proof    map[string]*compassv1.SessionsResponse
 	applied  map[string]int64
 	ackEach  bool
+	ack      func(session, channel string, pos int64) // how a consequence is acknowledged
+	ackSteer func(session string, c *compassv1.SessionCommand)
 	onTake   func(cmd *compassv1.Command)
 	taken    []taken
 	commands []*compassv1.Command // as they came, also those that were refused
 }
 
 func newBox(tr *truth) *box {
-	return &box{truth: tr, held: map[string]map[string]int64{}, gone: map[string]bool{}, away: map[string]bool{},
+	b := &box{held: map[string]map[string]int64{}, gone: map[string]bool{}, away: map[string]bool{},
 		rejects: map[string]int{}, counts: map[string]int32{}, seen: map[string]*compassv1.Fence{},
 		proof: map[string]*compassv1.SessionsResponse{}, applied: map[string]int64{}, ackEach: true}
+	b.ack = func(session, channel string, pos int64) { tr.ack(tr.agentOf(session), channel, pos) }
+	b.ackSteer = func(session string, c *compassv1.SessionCommand) { tr.ackCommand(session, c.GetN()) }
+	return b
 }
 
 func (b *box) States(_ context.Context, _ string, fn func(fabric.RunnerAddr, *compassv1.RunnerState)) (fabric.Unsubscribe, error) {
@@ -122,7 +125,7 @@ func (b *box) take(cmd *compassv1.Command, signed *compassv1.SessionsResponse) *
 		at[channel] = d.GetPos()
 		b.taken = append(b.taken, taken{session: cmd.GetSessionId(), id: id, pos: d.GetPos()})
 		if b.ackEach {
-			b.ackUp(cmd.GetSessionId(), channel, d.GetPos())
+			b.ack(cmd.GetSessionId(), channel, d.GetPos())
 			ch.Acked = d.GetPos()
 		}
 	}
@@ -136,22 +139,10 @@ func (b *box) apply(session string, c *compassv1.SessionCommand) *compassv1.Runn
 		b.applied[session] = c.GetN()
 		b.taken = append(b.taken, taken{session: session, id: c.GetMessage().GetId(), pos: c.GetMessage().GetPos(), steer: true})
 		if b.ackEach {
-			b.truth.ackCommand(session, c.GetN())
+			b.ackSteer(session, c)
 		}
 	}
 	return nil
-}
-
-func (b *box) ackUp(session, channel string, pos int64) {
-	b.truth.mu.Lock()
-	agent := ""
-	for _, s := range b.truth.sessions {
-		if s.Session == session {
-			agent = s.Agent
-		}
-	}
-	b.truth.mu.Unlock()
-	b.truth.ack(agent, channel, pos)
 }
 
 func lower(a, b *compassv1.Fence) bool {

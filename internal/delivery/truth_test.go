@@ -179,6 +179,17 @@ func (tr *truth) ack(agent, channel string, pos int64) {
 	c.acked[agent] = max(c.acked[agent], pos)
 }
 
+func (tr *truth) agentOf(session string) string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, s := range tr.sessions {
+		if s.Session == session {
+			return s.Agent
+		}
+	}
+	return ""
+}
+
 func (tr *truth) ackCommand(session string, n int64) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
