@@ -134,7 +134,8 @@ func serverArgs(dir, data string, port int) []string {
 	settings := []string{
 		"listen_addresses=127.0.0.1", fmt.Sprintf("port=%d", port), "unix_socket_directories=" + dir,
 		"fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400", "shared_buffers=64MB",
-		"log_statement=ddl", "log_line_prefix=%m [%p] %u@%d ", "max_wal_size=512MB", "jit=off",
+		"log_statement=ddl", "log_line_prefix=%m [%p] %u@%d ", "max_wal_size=1GB", "jit=off",
+		"autovacuum=off", // it would visit every test's database; who needs statistics says ANALYZE
 	}
 	args := []string{"-D", data}
 	for _, set := range settings {
