@@ -80,7 +80,8 @@ func (h home) database(ctx context.Context, adminDSN, name string, log *slog.Log
 		return config.Database{}, err
 	}
 	if _, err := a.Ensure(ctx, admin.Spec{Database: name, Passwords: admin.Passwords{App: words[0], System: words[1], Provision: words[2]}}); err != nil {
-		return config.Database{}, fmt.Errorf("make database %s: %w", name, err)
+		return config.Database{}, fmt.Errorf("make database %s; check that Postgres runs and that --postgres-file holds the URL of a login "+
+			"that may make roles and databases: %w", name, err)
 	}
 	if err := migrate(ctx, adminDSN, name, log); err != nil {
 		return config.Database{}, err

@@ -4,10 +4,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -42,9 +44,22 @@ func run(ctx context.Context, args []string, out, log io.Writer) int {
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },
 		},
 	)
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(log, "compass:", err)
-		return 1
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil && errors.Is(err, context.Canceled): // asked to stop before it had begun
+		return 0
 	}
-	return 0
+	fmt.Fprintln(log, "compass:", oneLine(err))
+	return 1
+}
+
+// oneLine keeps an error whose causes are listed line by line a single record of the log.
+func oneLine(err error) string {
+	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "; ")
 }

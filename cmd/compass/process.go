@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -92,6 +94,9 @@ func (p *process) openStore(ctx context.Context, c config.Store, databases []con
 	}
 	st, err := store.Open(ctx, open)
 	if err != nil {
+		if c.DatabasesFile != "" && errors.Is(err, store.ErrUnavailable) {
+			err = fmt.Errorf("reach Postgres; check that it runs and what %s (store.databasesFile) says: %w", c.DatabasesFile, err)
+		}
 		return nil, err
 	}
 	p.onClose(func(context.Context) error { st.Close(); return nil })
@@ -110,13 +115,29 @@ func (p *process) fabricConfig(name string, c config.Fabric, keys []config.Comma
 	return out
 }
 
+// openFabric connects to NATS. There is no boot without it (REQ-062).
 func (p *process) openFabric(ctx context.Context, c fabric.Config) (*fabric.Fabric, error) {
 	fab, err := fabric.Open(ctx, c)
 	if err != nil {
-		return nil, fmt.Errorf("reach NATS: %w", err)
+		return nil, fmt.Errorf("reach NATS%s: %w", checkNATS(c.URLs, "fabric.urls and fabric.credsFile"), err)
 	}
 	p.onClose(fab.Close)
 	return fab, nil
+}
+
+// checkNATS says what to look at where NATS cannot be reached; nothing where it is in this process.
+func checkNATS(urls []string, settings string) string {
+	if len(urls) == 0 {
+		return ""
+	}
+	shown := make([]string, len(urls))
+	for i, text := range urls {
+		shown[i] = "(a URL that cannot be read)" // and is not shown: it may hold a password
+		if u, err := url.Parse(text); err == nil {
+			shown[i] = u.Redacted()
+		}
+	}
+	return fmt.Sprintf(" at %s; check that it runs and what %s say", strings.Join(shown, ", "), settings)
 }
 
 // serve answers HTTP on an address until the process closes; existing requests may finish. It returns the address, which

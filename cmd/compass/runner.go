@@ -125,7 +125,7 @@ func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Age
 	adjust(&fc)
 	conn, err := fabric.OpenRunner(ctx, fc)
 	if err != nil {
-		return fmt.Errorf("reach NATS: %w", err)
+		return fmt.Errorf("reach NATS%s: %w", checkNATS(fc.URLs, "--nats-url or, without it, the Server's server.runnerURLs"), err)
 	}
 	p.onClose(func(context.Context) error { conn.Close(); return nil })
 	r, err := runner.New(runner.Options{ID: e.id, Server: e.client(), Link: conn, Agent: agent, Log: p.log})

@@ -163,7 +163,7 @@ func (s *standalone) commandKeys() ([]config.CommandKey, error) {
 	return config.LoadCommandKeys(s.home.path(name))
 }
 
-// openNATS starts the broker inside this process and connects to it. There is no boot without it (REQ-062).
+// openNATS starts the broker inside this process and connects to it.
 func (s *standalone) openNATS(ctx context.Context) (*embedded.Server, *fabric.Fabric, error) {
 	nats, err := embedded.Start(embedded.Config{Dir: s.home.path("nats"), Listen: s.o.natsListen, Logger: s.log})
 	if err != nil {

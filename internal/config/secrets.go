@@ -59,7 +59,7 @@ func LoadCommandKeys(path string) ([]CommandKey, error) {
 		return nil, err
 	}
 	if len(file.Keys) == 0 {
-		return nil, fmt.Errorf("%s: holds no key; make one with `compass keygen`", path)
+		return nil, fmt.Errorf("%s: holds no key; list one under keys, with an id and a base64 seed of %d bytes", path, ed25519.SeedSize)
 	}
 	keys := make([]CommandKey, 0, len(file.Keys))
 	for i, k := range file.Keys {

@@ -80,6 +80,13 @@ func newHome(tb testing.TB) *home {
 
 func (h *home) data() string { return filepath.Join(h.dir, "data") }
 
+func (h *home) args() []string {
+	return []string{
+		"standalone", "--data", h.data(), "--postgres-file", filepath.Join(h.dir, "postgres"), "--database", h.db.Name,
+		"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
+	}
+}
+
 // standalone is one life of the deployment.
 type standalone struct {
 	*process
@@ -92,10 +99,7 @@ var readyLine = regexp.MustCompile(`ready: Connect API at (\S+), token of the pl
 // start runs `compass standalone` and waits until it is ready.
 func (h *home) start(args ...string) *standalone {
 	h.tb.Helper()
-	s := &standalone{process: launch(h.tb, h.secrets, "standalone", append([]string{
-		"standalone", "--data", h.data(), "--postgres-file", filepath.Join(h.dir, "postgres"), "--database", h.db.Name,
-		"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
-	}, args...)...)}
+	s := &standalone{process: launch(h.tb, h.secrets, "standalone", append(h.args(), args...)...)}
 	var token string
 	await(h.tb, "standalone is ready", func() string {
 		if !s.running() {
