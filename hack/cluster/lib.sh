@@ -4,6 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
 dir=${COMPASS_CLUSTER_DIR:-/var/lib/compass-cluster} # all that it keeps
 ip=10.200.0.1                                        # the node, inside the box
+group=$(basename "$dir")                             # the control group of its pods
 port=${COMPASS_CLUSTER_PORT:-16443}                  # its API server, on the machine's loopback
 
 # box: prints the process id of the cluster's first process, which every other one of it descends from. It is found by
@@ -35,7 +36,7 @@ keeps_up() {
 
 # take_down: ends the cluster and removes all that it kept. The caller holds the lock.
 take_down() {
-  local pid group
+  local pid folder
   # One signal is enough: the kernel ends every process of a pid namespace with its first, and with the last of them go
   # their mounts, network namespaces, interfaces and firewall rules.
   while pid=$(box); do
@@ -45,9 +46,9 @@ take_down() {
     [ ! -e "/proc/$pid" ] || die "process $pid does not end"
   done
   # Control groups outlive their processes; innermost first.
-  for group in /sys/fs/cgroup/compass /sys/fs/cgroup/*/compass; do
-    [ -d "$group" ] || continue
-    find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || say "left: $group"
+  for folder in "/sys/fs/cgroup/$group" /sys/fs/cgroup/*/"$group"; do
+    [ -d "$folder" ] || continue
+    find "$folder" -depth -type d -exec rmdir {} + 2>/dev/null || say "left: $folder"
   done
   [ ! -d "$dir" ] || rm -rf --one-file-system "$dir"
 }
