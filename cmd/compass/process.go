@@ -29,6 +29,8 @@ const goodbye = 20 * time.Second
 type process struct {
 	tel *telemetry.Telemetry
 	log *slog.Logger
+	// limits of tenants, as they were last read.
+	limits store.KnownLimits
 
 	closers []func(context.Context) error
 	loops   sync.WaitGroup
@@ -88,7 +90,10 @@ func (p *process) close() error {
 
 // openStore opens the databases that a file names.
 func (p *process) openStore(ctx context.Context, c config.Store, databases []config.Database, fenced bool) (*store.Store, error) {
-	open := store.Config{Bootstrap: c.Bootstrap, Fenced: fenced, MaxConns: int32(c.MaxConnections), Log: p.log} //nolint:gosec // validated
+	open := store.Config{
+		Bootstrap: c.Bootstrap, Fenced: fenced, MaxConns: int32(c.MaxConnections), //nolint:gosec // validated
+		Limits: p.limits.Of, Log: p.log,
+	}
 	for _, d := range databases {
 		open.Databases = append(open.Databases, store.Database{ID: d.ID, App: d.App, System: d.System, Provision: d.Provision, Direct: d.Direct})
 	}
@@ -103,10 +108,11 @@ func (p *process) openStore(ctx context.Context, c config.Store, databases []con
 	return st, nil
 }
 
-// fabricConfig is what every process that reaches NATS over the network has in common.
-func (p *process) fabricConfig(name string, c config.Fabric, keys []config.CommandKey) fabric.Config {
+// fabricConfig is what every process that reaches NATS over the network has in common. inbox is where its role hears
+// answers: nobody may subscribe where another role's arrive.
+func (p *process) fabricConfig(name, inbox string, c config.Fabric, keys []config.CommandKey) fabric.Config {
 	out := fabric.Config{
-		Name: name, URLs: c.URLs, CAFile: c.CAFile, Credentials: fabric.Credentials{File: c.CredsFile},
+		Name: name, URLs: c.URLs, CAFile: c.CAFile, Credentials: fabric.Credentials{File: c.CredsFile, InboxPrefix: inbox},
 		Link: fabric.Link{Window: time.Duration(c.BootWait)}, Logger: p.log, Meter: p.tel.Meters,
 	}
 	if len(keys) > 0 {

@@ -58,7 +58,7 @@ func runServer(ctx context.Context, path string, log io.Writer) (err error) {
 		return err
 	}
 	where := &placements{store: st, now: time.Now}
-	fc := p.fabricConfig("compass-server", c.Fabric, keys)
+	fc := p.fabricConfig("compass-server", fabric.InboxPrefix(fabric.RoleServer, ""), c.Fabric, keys)
 	fc.StreamOf, fc.Instance = where.streamOf, newIDs().Instance()
 	fab, err := p.openFabric(ctx, fc)
 	if err != nil {
@@ -128,18 +128,18 @@ func (p *process) assembleServer(ctx context.Context, o serverParts) (*server, e
 		return nil, err
 	}
 	ids := newIDs()
-	c, err := comms.NewComms(comms.Options{Store: o.store, Emitter: emitter, Bus: heard, IDs: ids, Now: time.Now})
+	c, err := comms.NewComms(comms.Options{Store: o.store, Emitter: emitter, Bus: heard, IDs: ids, Now: time.Now, Known: &p.limits, Meters: p.tel.Meters})
 	if err != nil {
 		return nil, err
 	}
 	h, err := hub.New(hub.Options{Store: o.store, Comms: c, Emitter: emitter, IDs: ids, Caller: edge.Caller, Fabric: o.fabric,
-		Access: o.access, Lease: time.Duration(o.config.Sessions.Lease), Now: time.Now, Log: p.log})
+		Access: o.access, Lease: time.Duration(o.config.Sessions.Lease), Now: time.Now, Log: p.log, Meter: p.tel.Meters})
 	if err != nil {
 		return nil, err
 	}
 	s := &server{hub: h, ready: readiness(o.store, o.fabric)}
 	s.edge, err = edge.New(edge.Options{Store: o.store, Comms: c, Emitter: emitter, IDs: ids, Now: time.Now, Sessions: h.SessionService(), Runners: h.RunnerService(),
-		Ready: s.ready, Stream: o.stream, Log: p.log})
+		Ready: s.ready, Stream: o.stream, Log: p.log, Meters: p.tel.Meters, Tracers: p.tel.Tracers})
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (p *process) startHub(ctx context.Context, o serverParts, h *hub.Hub) error
 	}
 	p.onClose(func(context.Context) error { stop(); return nil })
 	expirer, err := hub.NewExpirer(hub.ExpirerOptions{Store: o.store, NATS: connected(o.fabric), Ended: h.Expired,
-		Lease: time.Duration(o.config.Sessions.Lease), MaxTurn: time.Duration(o.config.Sessions.MaxTurn), After: time.After, Log: p.log})
+		Lease: time.Duration(o.config.Sessions.Lease), MaxTurn: time.Duration(o.config.Sessions.MaxTurn), After: time.After, Log: p.log, Meter: p.tel.Meters})
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -79,7 +77,7 @@ type Comms struct {
 	bus       bus
 	ids       ids
 	now       func() time.Time
-	hops      metric.Float64Histogram
+	hops      telemetry.Hops
 	admission *admission
 	stream    StreamOptions
 }
@@ -89,10 +87,7 @@ func NewComms(o Options) (*Comms, error) {
 	if o.Store == nil || o.Emitter == nil || o.Bus == nil || o.IDs == nil || o.Now == nil {
 		return nil, errors.New("comms: store, emitter, bus, ids and clock are required")
 	}
-	if o.Meters == nil {
-		o.Meters = noop.NewMeterProvider()
-	}
-	hops, err := o.Meters.Meter(telemetry.Scope).Float64Histogram(telemetry.HopDuration, metric.WithUnit("s"))
+	hops, err := telemetry.NewHops(o.Meters)
 	if err != nil {
 		return nil, fmt.Errorf("comms: %w", err)
 	}
@@ -197,7 +192,7 @@ func (c *Comms) ListMessages(ctx context.Context, page store.MessagePage) ([]sto
 
 // committed records how long a message took from the entry of its call to its commit.
 func (c *Comms) committed(ctx context.Context, began time.Time) {
-	c.hops.Record(ctx, c.now().Sub(began).Seconds(), metric.WithAttributes(attribute.String(telemetry.AttrHop, telemetry.HopCommit)))
+	c.hops.Took(ctx, telemetry.HopCommit, c.now().Sub(began))
 }
 
 // tellHeld tells those who show open turns. A first frame and a later one are told alike: whoever streams a channel reads

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // drainChannel brings the chains of one channel forward. It first applies what Runners said since the last time, and reads
@@ -49,7 +50,7 @@ func (c *Consumer) applyAnswers(ctx context.Context, g *gate, heard []answer) (r
 		}
 		was := ch.rewound
 		for _, d := range ch.apply(a) {
-			c.in.took(ctx, hopTaken, d)
+			c.in.hops.Took(ctx, telemetry.HopTaken, d)
 		}
 		if ch.rewound != was && !a.dropped {
 			c.in.rewinds.Add(ctx, 1)
@@ -71,6 +72,8 @@ func (c *Consumer) fanOut(ctx context.Context, t *tenant, w work, g *gate) error
 	if err != nil {
 		return err
 	}
+	read := c.clock.Now()
+	c.in.hops.Took(ctx, telemetry.HopDrain, read.Sub(w.since))
 	if !view.Mine || view.Draining {
 		c.endGates(w.item, g, nil)
 		return c.notToSend(t, view.Mine, view.Draining)
@@ -82,7 +85,7 @@ func (c *Consumer) fanOut(ctx context.Context, t *tenant, w work, g *gate) error
 		}
 	}
 	c.wakeAll(ctx, t, view.Asleep)
-	d := &drain{Consumer: c, tenant: t, item: w.item, gate: g, claim: view.Claim, head: view.Head, now: begun}
+	d := &drain{Consumer: c, tenant: t, item: w.item, gate: g, claim: view.Claim, head: view.Head, now: begun, read: read}
 	live := map[string]bool{}
 	for _, s := range view.Sessions {
 		live[s.Session] = true
@@ -102,7 +105,6 @@ func (c *Consumer) fanOut(ctx context.Context, t *tenant, w work, g *gate) error
 	if err == nil && d.settled() {
 		c.swept(t, w.item)
 	}
-	c.in.took(ctx, hopDrain, c.clock.Now().Sub(begun))
 	return err
 }
 
@@ -146,6 +148,7 @@ type drain struct {
 	claim  int64
 	head   int64
 	now    time.Time
+	read   time.Time // when the snapshot was there
 	plans  []*plan
 	left   bool // a session was not looked at
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/rigelbuild/compass-operator/internal/fabric"
@@ -185,7 +186,7 @@ func (c *Consumer) look(ctx context.Context, w work) {
 	if _, ok := c.leases.Fence(database); !ok {
 		return // not ours to serve: when the lease is back, that database is swept
 	}
-	c.in.took(ctx, hopQueue, c.clock.Now().Sub(w.since))
+	c.in.wait.Record(ctx, max(c.clock.Now().Sub(w.since), 0).Seconds(), metric.WithAttributes(attribute.String("kind", w.kind.String())))
 	ctx = store.WithTenant(ctx, w.tenant)
 	err := c.lookAt(ctx, t, w)
 	c.outages.note(database, err, c.clock.Now())

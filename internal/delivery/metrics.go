@@ -8,12 +8,15 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // Names of what a worker measures. No attribute names a tenant, a channel or a session: their number has no bound.
 const (
 	MetricHints       = "compass.delivery.hints"            // references taken, by result
-	MetricHop         = "compass.delivery.hop.seconds"      // time of one hop of a delivery
+	MetricWait        = "compass.delivery.wait.seconds"     // from marked to looked at, by kind
+	MetricAge         = "compass.delivery.age.seconds"      // from posted to sent
 	MetricSent        = "compass.delivery.sent"             // commands sent, by kind
 	MetricUnreached   = "compass.delivery.unreached"        // sends that reached nobody
 	MetricRewinds     = "compass.delivery.rewinds"          // gates that went back to what the Runner holds
@@ -34,19 +37,12 @@ const (
 	MetricEpoch       = "compass.delivery.fence.epoch"      // of the lease, by database
 )
 
-// Values of the hop attribute.
-const (
-	hopQueue = "queue" // marked to looked at
-	hopDrain = "drain" // looked at to sent
-	hopTaken = "taken" // sent to taken, as the Runner's state told
-	hopAge   = "age"   // posted to sent
-)
-
 // instruments are the worker's measurements.
 type instruments struct {
 	hints, sent, unreached, rewinds, refused, rejected, deadLetters, unannounced metric.Int64Counter
 	missing, missed, failures, wakes, swept                                      metric.Int64Counter
-	hop, sweep                                                                   metric.Float64Histogram
+	wait, age, sweep                                                             metric.Float64Histogram
+	hops                                                                         telemetry.Hops
 
 	inFlight, chains atomic.Int64
 	lastTick         atomic.Int64 // Unix nanoseconds
@@ -78,19 +74,18 @@ func newInstruments(provider metric.MeterProvider) (*instruments, metric.Meter, 
 			metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120))
 		*into, bad = h, append(bad, err)
 	}
-	histogram(&in.hop, MetricHop)
+	histogram(&in.wait, MetricWait)
+	histogram(&in.age, MetricAge)
 	histogram(&in.sweep, MetricSweep)
-	return in, meter, errors.Join(bad...)
+	hops, err := telemetry.NewHops(provider)
+	in.hops = hops
+	return in, meter, errors.Join(append(bad, err)...)
 }
 
 func count(ctx context.Context, c metric.Int64Counter, n int, key, value string) {
 	if n > 0 {
 		c.Add(ctx, int64(n), metric.WithAttributes(attribute.String(key, value)))
 	}
-}
-
-func (in *instruments) took(ctx context.Context, hop string, d time.Duration) {
-	in.hop.Record(ctx, max(d, 0).Seconds(), metric.WithAttributes(attribute.String("hop", hop)))
 }
 
 // observe registers what is asked for when it is collected.

@@ -10,6 +10,7 @@ import (
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 	"github.com/rigelbuild/compass-operator/internal/wire"
 )
 
@@ -20,7 +21,9 @@ func (d *drain) deliver(ctx context.Context, ch *chain, l link, m store.Message)
 	cmd.Kind = &compassv1.Command_Deliver{Deliver: &compassv1.Deliver{Prev: l.prev, Pos: l.pos, Message: wire.Message(m)}}
 	reached, err = d.send(ctx, d.tenant, ch.live, cmd)
 	if reached {
-		d.in.took(ctx, hopAge, d.clock.Now().Sub(time.UnixMilli(m.CreatedAtUnixMs)))
+		now := d.clock.Now()
+		d.in.hops.Took(ctx, telemetry.HopDispatch, now.Sub(d.read))
+		d.in.age.Record(ctx, max(now.Sub(time.UnixMilli(m.CreatedAtUnixMs)), 0).Seconds())
 	}
 	return reached, err
 }

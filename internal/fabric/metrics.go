@@ -11,16 +11,16 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/rigelbuild/compass-operator/internal/fabric/internal/counting"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // The names of every instrument of this package. None carries a tenant: that would be unbounded.
 const (
 	// MetricPublishFailures counts references that the publisher gave up; the name is fixed (REQ-012).
-	MetricPublishFailures = "compass.delivery.fabric_publish_failures"
+	MetricPublishFailures = telemetry.FabricPublishFailures
 	MetricPublishDuration = "compass.fabric.publish.duration" // seconds of one Publish, by outcome
 	MetricConsumed        = "compass.fabric.consumed"         // references taken from the queue, by outcome
 	MetricCallback        = "compass.fabric.callback.duration"
-	MetricHintAge         = "compass.fabric.hint.age" // seconds from stored to callback
 	MetricOutages         = "compass.fabric.outages"
 	MetricSlow            = "compass.fabric.slow_consumer"
 	MetricRejected        = "compass.fabric.rejected" // messages dropped for what they claim, by what was wrong
@@ -32,8 +32,9 @@ const (
 
 type metrics struct {
 	failures, consumed, outages, slowed, healed, rejections metric.Int64Counter
-	publishing, callbacks, ages                             metric.Float64Histogram
+	publishing, callbacks                                   metric.Float64Histogram
 	backlog, orphans, dead                                  metric.Int64Gauge
+	hops                                                    telemetry.Hops
 }
 
 func newMetrics(p metric.MeterProvider) (*metrics, error) {
@@ -63,13 +64,15 @@ func newMetrics(p metric.MeterProvider) (*metrics, error) {
 	counter(&m.healed, MetricHealed, "Streams and consumers repaired, by what was wrong.")
 	histogram(&m.publishing, MetricPublishDuration, "Time of one publish to the queue, by outcome.")
 	histogram(&m.callbacks, MetricCallback, "Time of one callback of the queue.")
-	histogram(&m.ages, MetricHintAge, "Age of a reference when its callback begins.")
 	gauge(&m.backlog, MetricBacklog, "References stored and not yet acknowledged, by state.")
 	gauge(&m.orphans, MetricOrphans, "References stored that no consumer will see again; must be 0.")
 	gauge(&m.dead, MetricDeadLetters, "References in the dead-letter stream.")
-	if err := errors.Join(errs...); err != nil {
+	hops, err := telemetry.NewHops(p)
+	m.hops = hops
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
+	m.failures.Add(context.Background(), 0) // an alarm needs the figure before the first failure
 	return &m, nil
 }
 

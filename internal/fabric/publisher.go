@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // PublisherConfig says how references leave a request behind. Zero values mean the defaults.
@@ -45,9 +47,9 @@ type Publisher struct {
 
 // queued is one reference on its way. The context carries values (trace) and no end.
 type queued struct {
-	ctx      context.Context //nolint:containedctx // crosses a channel
-	ref      EventRef
-	deadline time.Time
+	ctx context.Context //nolint:containedctx // crosses a channel
+	ref EventRef
+	at  time.Time
 }
 
 // NewPublisher starts the workers. Close stops them.
@@ -91,7 +93,7 @@ func (p *Publisher) Enqueue(ctx context.Context, ref EventRef) error {
 		return ErrClosed
 	}
 	select {
-	case p.work <- queued{context.WithoutCancel(ctx), ref, p.cfg.Now().Add(p.cfg.Budget)}:
+	case p.work <- queued{context.WithoutCancel(ctx), ref, p.cfg.Now()}:
 		return nil
 	default:
 		p.fail(ctx, ref, ErrOverflow)
@@ -122,7 +124,10 @@ func (p *Publisher) Close(ctx context.Context) error {
 
 func (p *Publisher) run(ctx context.Context) {
 	for q := range p.work {
-		if err := p.publish(ctx, q); err != nil && !errors.Is(err, ErrNoStream) {
+		switch err := p.publish(ctx, q); {
+		case err == nil:
+			p.metrics.hops.Took(q.ctx, telemetry.HopPublish, p.cfg.Now().Sub(q.at))
+		case !errors.Is(err, ErrNoStream):
 			p.fail(q.ctx, q.ref, err)
 		}
 	}
@@ -135,7 +140,7 @@ func (p *Publisher) publish(stop context.Context, q queued) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(q.ctx, max(q.deadline.Sub(p.cfg.Now()), 0))
+	ctx, cancel := context.WithTimeout(q.ctx, max(q.at.Add(p.cfg.Budget).Sub(p.cfg.Now()), 0))
 	defer cancel()
 	defer context.AfterFunc(stop, cancel)()
 	for pause := p.cfg.Pause; ; pause = min(2*pause, 2*time.Second) {

@@ -6,6 +6,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/rigelbuild/compass-operator/internal/fabric/internal/counting"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // take judges one delivery and answers it. The client library calls it serially; the lock also keeps the callbacks of two
@@ -41,7 +42,7 @@ func (l *lane) judge(msg jetstream.Msg, meta *jetstream.MsgMetadata) counting.Ve
 	ctx, cancel := context.WithTimeout(l.base, l.ackWait)
 	defer cancel()
 	began := l.f.cfg.Now()
-	l.f.metrics.ages.Record(ctx, max(began.Sub(meta.Timestamp), 0).Seconds())
+	l.f.metrics.hops.Took(ctx, telemetry.HopHint, began.Sub(meta.Timestamp))
 	err = counting.Guard(func() error { return l.fn(ctx, ref) })
 	l.f.metrics.callbacks.Record(ctx, l.f.cfg.Now().Sub(began).Seconds())
 	return l.rules.OnReturn(delivered, known, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 	"github.com/rigelbuild/compass-operator/internal/wire"
 )
 
@@ -90,6 +91,9 @@ func (h *Hub) ackChannels(ctx context.Context, ref store.SessionRef, acks []*com
 			"channels", done.Refused)
 	}
 	tenant, _ := store.TenantFromContext(ctx)
+	for _, age := range done.Ages {
+		h.metrics.hops.Took(ctx, telemetry.HopAck, age)
+	}
 	for _, channel := range done.Moved {
 		h.emitter.Emit(ctx, event.CursorMoved(string(tenant), channel, done.Agent, pos[channel]))
 	}

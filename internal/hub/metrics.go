@@ -7,6 +7,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 // Names of what a hub and an expirer measure. No attribute names a tenant, a Runner or a session: their number has no
@@ -22,6 +24,7 @@ const (
 
 type instruments struct {
 	enrolments, hints, healed, acksRefused, expired, unhealthy metric.Int64Counter
+	hops                                                       telemetry.Hops
 }
 
 func newInstruments(provider metric.MeterProvider) (*instruments, error) {
@@ -41,7 +44,9 @@ func newInstruments(provider metric.MeterProvider) (*instruments, error) {
 		counter, err := meter.Int64Counter(c.name)
 		*c.into, bad = counter, append(bad, err)
 	}
-	return in, errors.Join(bad...)
+	hops, err := telemetry.NewHops(provider)
+	in.hops = hops
+	return in, errors.Join(append(bad, err)...)
 }
 
 // count adds one, under a result.

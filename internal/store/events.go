@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -71,6 +72,8 @@ const (
 	// that is current, never beyond the head, never back. A position beyond the head is refused and not cut to it: whoever
 	// says so never consumed what is there. Done owed rows at or below the cursor have done their work: the chain has
 	// passed them.
+	//
+	//compass:hot
 	sqlAck = `
 with mine as materialized (
     select c.tenant_id, c.agent_id, c.channel_id, h.last_pos
@@ -89,7 +92,7 @@ with mine as materialized (
      where o.tenant_id = m.tenant_id and o.agent_id = m.agent_id and o.channel_id = m.channel_id
        and o.pos <= m.acked and o.done
 )
-select k.agent_id, $5 > k.last_pos, exists (select from moved) from mine k`
+select k.agent_id, $5 > k.last_pos, exists (select from moved), compass.number() - $5 from mine k`
 
 	// Why sqlAck found nothing: the session is not current, or the tenant is being moved, or the agent never was a member.
 	sqlAckable = `
@@ -97,10 +100,12 @@ select b.live, exists (select from compass.tenants t where t.frozen) from compas
  where b.session_id = $1 and b.generation = $2 and b.runner_id = $3`
 )
 
-// Acked says what acks did: the channels whose cursor moved, and those whose position was refused.
+// Acked says what acks did: the channels whose cursor moved, and those whose position was refused. Ages are those of the
+// positions that cursors moved to, by the clock that gave them out; a promotion of the database in between adds its minute.
 type Acked struct {
 	Agent   string
 	Moved   []string
+	Ages    []time.Duration // of Moved, side by side
 	Refused []string
 }
 
@@ -116,12 +121,13 @@ func (s *Store) Ack(ctx context.Context, ref SessionRef, acks []ChannelAck) (Ack
 		for _, a := range acks {
 			b.Queue(sqlAck, ref.Session, ref.Generation, ref.Runner, a.Channel, a.Pos).Query(func(rows pgx.Rows) error {
 				var beyond, moved bool
+				var age int64
 				for rows.Next() {
-					if err := rows.Scan(&acked.Agent, &beyond, &moved); err != nil {
+					if err := rows.Scan(&acked.Agent, &beyond, &moved, &age); err != nil {
 						return err
 					}
 					found++
-					acked.note(a.Channel, beyond, moved)
+					acked.note(a.Channel, beyond, moved, time.Duration(age)*time.Microsecond)
 				}
 				return rows.Err()
 			})
@@ -147,11 +153,12 @@ func (s *Store) Ack(ctx context.Context, ref SessionRef, acks []ChannelAck) (Ack
 	return acked, wrapf(err, "acknowledge for session %s", ref.Session)
 }
 
-func (a *Acked) note(channel string, beyond, moved bool) {
+func (a *Acked) note(channel string, beyond, moved bool, age time.Duration) {
 	if beyond {
 		a.Refused = append(a.Refused, channel)
 	}
 	if moved {
 		a.Moved = append(a.Moved, channel)
+		a.Ages = append(a.Ages, age)
 	}
 }

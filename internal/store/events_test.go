@@ -154,6 +154,10 @@ func TestAckGuards(t *testing.T) {
 
 	got, err := ack(b.ref(), ChannelAck{chanD, q1}, ChannelAck{chanC, 1_000_000_000_000_000_000})
 	wantErr(t, "far beyond the head", err, ErrBeyondHead)
+	if len(got.Ages) != 1 || got.Ages[0] <= 0 || got.Ages[0] > time.Hour { // a position is ahead of the plain clock by minutes
+		t.Errorf("ages = %v: want the time since the position was given", got.Ages)
+	}
+	got.Ages = nil
 	if diff := cmp.Diff(Acked{Agent: agentX, Moved: []string{chanD}, Refused: []string{chanC}}, got); diff != "" {
 		t.Errorf("what a refused batch did: %s", diff)
 	}

@@ -15,20 +15,22 @@ const (
 // AttrHop is the attribute of HopDuration.
 const AttrHop = "hop"
 
-// The hops of a message, in order.
+// The hops of a message, in order, each measured by the process that ends it. Hops of what goes beside the chain end with
+// HopHint: its commands are rows, and a Runner that missed the push fetches them.
 const (
 	// HopCommit: from the entry of the RPC to the commit.
 	HopCommit = "commit"
-	// HopPublish: from the commit until JetStream had stored the reference.
+	// HopPublish: from the hand-over after the commit until JetStream had stored the reference, all tries together.
 	HopPublish = "publish"
-	// HopHint: from the commit until the worker's callback saw the reference.
+	// HopHint: from when JetStream had stored the reference until the worker's callback saw it.
 	HopHint = "hint"
-	// HopDrain: from the mark until the drain's snapshot was read.
+	// HopDrain: from the mark of the channel until the drain's snapshot was read.
 	HopDrain = "drain"
 	// HopDispatch: from the snapshot until the command was handed to the broker.
 	HopDispatch = "dispatch"
 	// HopTaken: from the command until the Runner said that it holds it.
 	HopTaken = "taken"
-	// HopAck: from the position until the cursor had passed it.
+	// HopAck: from the position until the cursor had passed it, by the clock of Postgres. Of the positions that one ack
+	// passes only the last is measured.
 	HopAck = "ack"
 )
