@@ -67,7 +67,7 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 		return err
 	}
 	// Only the holder of the lease is connected, and nothing waits in a buffer for a connection to come back (ruling F4).
-	fc := p.fabricConfig("compass-delivery", c.Fabric, keys)
+	fc := p.fabricConfig("compass-delivery", fabric.InboxPrefix(fabric.RoleWorker, c.Delivery.Stream), c.Fabric, keys)
 	fc.Stream, fc.MaxDeliver, fc.Backoff = c.Delivery.Stream, c.Delivery.MaxDeliver, durations(c.Delivery.Backoff)
 	fc.Spec.MaxAckPending = c.Delivery.MaxAckPending
 	fab, err := p.openFabric(ctx, fc)

@@ -174,7 +174,7 @@ func (s *standalone) openNATS(ctx context.Context) (*embedded.Server, *fabric.Fa
 	if err != nil {
 		return nil, nil, err
 	}
-	fc := s.fabricConfig("compass-standalone", s.c.Fabric, s.keys)
+	fc := s.fabricConfig("compass-standalone", "", s.c.Fabric, s.keys)
 	fc.URLs, fc.InProcess, fc.Credentials = nil, nats, credentials
 	fc.Stream, fc.Manage, fc.Instance = standaloneStream, true, newIDs().Instance()
 	fc.StreamOf = carried
