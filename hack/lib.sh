@@ -48,6 +48,7 @@ debian() {
 apt_install() {
   local options=(-y -q --no-install-recommends -o DPkg::Lock::Timeout=300)
   export DEBIAN_FRONTEND=noninteractive
+  dpkg --configure -a >&2 </dev/null 9>&- # what a killed installation left half done
   # An index that is there may do; one that is missing or too old does not.
   apt-get install "${options[@]}" "$@" >&2 </dev/null 9>&- ||
     { apt-get update -q >&2 9>&- && apt-get install "${options[@]}" "$@" >&2 </dev/null 9>&-; }
