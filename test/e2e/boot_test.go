@@ -203,20 +203,20 @@ func away(t *testing.T) *storetest.Database {
 }
 
 // settings are a configuration for a Server or a worker on a database and a broker.
-func settings(t *testing.T, known *secrets, db *storetest.Database, nats string) config.Config {
-	t.Helper()
-	dir := t.TempDir()
+func settings(tb testing.TB, known *secrets, db *storetest.Database, nats string) config.Config {
+	tb.Helper()
+	dir := tb.TempDir()
 	for what, dsn := range map[string]string{"the app password": db.App, "the system password": db.System, "the provision password": db.Provision} {
-		known.addPassword(t, what, dsn)
+		known.addPassword(tb, what, dsn)
 	}
 	const seed = "dGhpcyBpcyBhIHNlZWQgb2YgMzIgYnl0ZXMsIG9rYXk="
 	known.add("the command key", seed)
 	return config.Config{
 		Telemetry: config.Telemetry{Listen: "127.0.0.1:0"},
-		Store: config.Store{DatabasesFile: putYAML(t, dir, "databases.yaml", map[string]any{
+		Store: config.Store{DatabasesFile: putYAML(tb, dir, "databases.yaml", map[string]any{
 			"databases": []config.Database{{App: db.App, System: db.System, Provision: db.Provision, Direct: db.System}},
 		})},
-		Fabric: config.Fabric{URLs: []string{nats}, CommandKeysFile: putYAML(t, dir, "command-keys.yaml", map[string]any{
+		Fabric: config.Fabric{URLs: []string{nats}, CommandKeysFile: putYAML(tb, dir, "command-keys.yaml", map[string]any{
 			"keys": []map[string]string{{"id": "k1", "seed": seed}},
 		})},
 		Server:   config.Server{Listen: "127.0.0.1:0"},

@@ -108,6 +108,13 @@ func (p *proxy) refuse() {
 	p.cut()
 }
 
+// connections is how many there are.
+func (p *proxy) connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
 func (l *link) close() {
 	l.once.Do(func() {
 		close(l.done)
