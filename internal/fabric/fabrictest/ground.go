@@ -70,6 +70,12 @@ var ErrBoom = errors.New("boom")
 // Eventually polls until ok, or fails the test.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
+	EventuallyWithin(t, patience, what, ok)
+}
+
+// EventuallyWithin is Eventually with another patience.
+func EventuallyWithin(t *testing.T, patience time.Duration, what string, ok func() bool) {
+	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
