@@ -27,8 +27,8 @@ func Caller(ctx context.Context) (store.Caller, error) {
 // authenticated returns a context that is scoped to the caller of the token in the header. The tenant in the token chooses
 // where its hash is looked for and is no authority (T5); unknown, revoked and foreign tokens are refused alike.
 func (e *Edge) authenticated(ctx context.Context, header http.Header) (context.Context, error) {
-	token, ok := strings.CutPrefix(header.Get("Authorization"), "Bearer ")
-	if !ok {
+	token := bearer(header)
+	if token == "" {
 		return nil, fmt.Errorf("%w: a bearer token is needed", wire.ErrUnauthenticated)
 	}
 	caller, err := e.speaksFor(ctx, token)
@@ -37,6 +37,15 @@ func (e *Edge) authenticated(ctx context.Context, header http.Header) (context.C
 	}
 	ctx = store.WithTenant(ctx, caller.Tenant)
 	return context.WithValue(ctx, callerKey{}, caller), nil
+}
+
+// bearer is the token of a request, "" where it has none. The scheme's case does not matter (RFC 7235).
+func bearer(header http.Header) string {
+	scheme, token, _ := strings.Cut(header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
 }
 
 func (e *Edge) speaksFor(ctx context.Context, token string) (store.Caller, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"connectrpc.com/connect"
 
@@ -143,7 +142,7 @@ func (s messages) SubscribeComms(
 			return err
 		}
 	}
-	token := strings.TrimPrefix(req.Header().Get("Authorization"), "Bearer ")
+	token := bearer(req.Header())
 	return s.Comms.SubscribeComms(ctx, comms.Subscriber{
 		Account: caller.Account.ID,
 		Resume:  resume,

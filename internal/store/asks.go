@@ -22,7 +22,8 @@ type NewAnswer struct {
 const (
 	sqlAskChannel = `select q.channel_id from compass.asks q where q.message_id = $1`
 
-	sqlLockAsk = `select coalesce(q.answer_id, '') from compass.asks q where q.message_id = $1 for update`
+	// Answers of one question are serial by the head's lock, which is taken in the statement before.
+	sqlAnswerOf = `select coalesce(q.answer_id, '') from compass.asks q where q.message_id = $1`
 
 	// sqlAnswered links the answer and makes it owed to the agent that asked, beside the chain: in the chain it would wait
 	// behind what the asking agent cannot take while it waits [K4]. It runs after the answer was made, in the same
@@ -134,7 +135,7 @@ func (p *posting) answer(ctx context.Context, tx pgx.Tx, ask string) error {
 	var answer string
 	err := sendBatch(ctx, tx, func(b *pgx.Batch) {
 		queueExists(b, &p.member, sqlLockChannel, p.Channel, p.Author)
-		b.Queue(sqlLockAsk, ask).QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
+		b.Queue(sqlAnswerOf, ask).QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})
 	switch {
 	case err != nil:
