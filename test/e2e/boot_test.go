@@ -212,6 +212,7 @@ func settings(tb testing.TB, known *secrets, db *storetest.Database, nats string
 	const seed = "dGhpcyBpcyBhIHNlZWQgb2YgMzIgYnl0ZXMsIG9rYXk="
 	known.add("the command key", seed)
 	return config.Config{
+		Log:       config.Log{Level: "debug"},
 		Telemetry: config.Telemetry{Listen: "127.0.0.1:0"},
 		Store: config.Store{DatabasesFile: putYAML(tb, dir, "databases.yaml", map[string]any{
 			"databases": []config.Database{{App: db.App, System: db.System, Provision: db.Provision, Direct: db.System}},

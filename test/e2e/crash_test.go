@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -64,6 +67,13 @@ func (c *crash) end(message string) int {
 	return len(c.box.record.of(message))
 }
 
+// stored is how many references the process has put into the queue.
+func (c *crash) stored() float64 {
+	c.Helper()
+	return metrics(c, c.s.metrics, "compass_fabric_publish_duration_seconds_count", `outcome="stored"`)
+}
+
+// generations is how often each generation of the agent took a message.
 func (c *crash) generations(message string) map[int64]int {
 	c.Helper()
 	out := map[int64]int{}
@@ -76,11 +86,14 @@ func (c *crash) generations(message string) map[int64]int {
 // Killed after the commit and before anybody could publish: the answer of Postgres never reached the process. The poster,
 // who heard nothing, tries again under the same client id; the message is one, and delivered once.
 //
-// Holds REQ-001, REQ-003: nothing but the committed row is left, and it is enough.
+// Holds REQ-001: nothing but the committed row is left, and it is enough.
+//
+// Holds REQ-003: before the process knows of the commit it publishes nothing.
 func TestKilledBetweenCommitAndPublish(t *testing.T) {
 	t.Parallel()
 	c := newCrash(t)
 	const words = "committed and never told"
+	before := c.stored()
 	c.home.pg.onMark(words, holdAnswer)
 	ctx, hangUp := context.WithCancel(t.Context())
 	heard := make(chan error, 1)
@@ -93,8 +106,8 @@ func TestKilledBetweenCommitAndPublish(t *testing.T) {
 		id = c.truth.message(words)
 		return unless(id != "", "no row")
 	})
-	if got := len(c.box.record.of(id)); got != 0 {
-		t.Fatalf("taken %d times before the process knew of the commit: this is not the window", got)
+	if taken, published := len(c.box.record.of(id)), c.stored()-before; taken != 0 || published != 0 {
+		t.Fatalf("published %v times and taken %d times before the process knew of the commit", published, taken)
 	}
 	c.die()
 	if err := <-heard; err == nil {
@@ -119,13 +132,10 @@ func TestKilledBetweenPublishAndDrain(t *testing.T) {
 	t.Parallel()
 	c := newCrash(t)
 	const words = "published and never drained"
-	stored := func() float64 {
-		return metrics(t, c.s.metrics, "compass_fabric_publish_duration_seconds_count", `outcome="stored"`)
-	}
-	before := stored()
+	before := c.stored()
 	c.home.pg.onMark(words, holdOthers)
 	id := c.s.api.post(t, c.channel, words).GetId()
-	await(t, "the reference is stored", func() string { return unless(stored() > before, "not yet") })
+	await(t, "the reference is stored", func() string { return unless(c.stored() > before, "not yet") })
 	if got := len(c.box.record.of(id)); got != 0 {
 		t.Fatalf("taken %d times though nothing could be read: this is not the window", got)
 	}
@@ -205,5 +215,68 @@ func TestRunnerKilledBetweenTakeAndAck(t *testing.T) {
 	}
 	if lives := c.generations(c.truth.message("before")); len(lives) != 1 {
 		t.Errorf("what was acknowledged was sent again: %v", lives)
+	}
+}
+
+// Killed twice while people post, wherever it happens to be, and its Runner once: everybody tries again under the same
+// client id, and nothing is lost, doubled in a generation, or out of order.
+//
+// Holds REQ-001.
+func TestKilledWhilePeoplePost(t *testing.T) {
+	t.Parallel()
+	c := newCrash(t)
+	const people, posts = 3, 16
+	front := newProxy(t, host(t, c.s.url)) // where people go, whichever life of the process is behind it
+	everybody := newAPI("http://"+front.address(), c.s.token)
+	said := make(chan string)
+	var talk sync.WaitGroup
+	for person := range people {
+		talk.Go(func() {
+			for n := range posts {
+				words := fmt.Sprintf("person %d says %d", person, n)
+				insist(t.Context(), everybody, posting(c.channel, words))
+				select {
+				case said <- words:
+				case <-t.Context().Done():
+				}
+			}
+		})
+	}
+	go func() { talk.Wait(); close(said) }()
+	count := 0
+	for range said {
+		switch count++; count {
+		case people * posts / 4, people * posts / 2:
+			c.die()
+			c.rise()
+			front.open(host(t, c.s.url))
+		case people * posts * 3 / 4:
+			c.box.kill()
+			c.box.again()
+			c.s.api.start(t, c.agent)
+		}
+	}
+	for person := range people {
+		for n := range posts {
+			c.box.record.await(c.truth.message(fmt.Sprintf("person %d says %d", person, n)), 1)
+		}
+	}
+	c.s.api.settled(t)
+	c.truth.check(c.box.record, c.agent, c.channel)
+}
+
+// insist posts until it is answered. It may be called beside the test.
+func insist(ctx context.Context, a *api, q *compassv1.PostMessageRequest) {
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := a.comms.PostMessage(try, connect.NewRequest(q))
+		cancel()
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(glance):
+		case <-ctx.Done():
+		}
 	}
 }

@@ -83,7 +83,7 @@ func (h *home) data() string { return filepath.Join(h.dir, "data") }
 func (h *home) args() []string {
 	return []string{
 		"standalone", "--data", h.data(), "--postgres-file", filepath.Join(h.dir, "postgres"), "--database", h.db.Name,
-		"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
+		"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-level", "debug",
 	}
 }
 
@@ -91,6 +91,7 @@ func (h *home) args() []string {
 type standalone struct {
 	*process
 	url, nats, metrics string
+	token              string
 	api                *api // as the platform's admin
 }
 
@@ -100,7 +101,6 @@ var readyLine = regexp.MustCompile(`ready: Connect API at (\S+), token of the pl
 func (h *home) start(args ...string) *standalone {
 	h.tb.Helper()
 	s := &standalone{process: launch(h.tb, h.secrets, "standalone", append(h.args(), args...)...)}
-	var token string
 	await(h.tb, "standalone is ready", func() string {
 		if !s.running() {
 			_, last := s.lines()
@@ -110,11 +110,12 @@ func (h *home) start(args ...string) *standalone {
 		if line == nil {
 			return "not yet"
 		}
-		s.url, token, s.nats = string(line[1]), string(line[2]), string(line[3])
+		s.url, s.token, s.nats = string(line[1]), string(line[2]), string(line[3])
 		return ""
 	})
 	s.metrics = s.listening("metrics and health")
-	s.api = newAPI(s.url, strings.TrimSpace(string(s.read(token))))
+	s.token = strings.TrimSpace(string(s.read(s.token)))
+	s.api = newAPI(s.url, s.token)
 	h.secrets.addFolder(h.tb, h.data())
 	return s
 }
@@ -155,7 +156,7 @@ func startBox(tb testing.TB, known *secrets, at place) *box {
 	b.args = []string{
 		"runner", "--server", "http://" + b.web.address(), "--nats-url", "nats://" + b.nats.address(), "--listen", "127.0.0.1:0",
 		"--token-file", put(tb, at.dir, "enrolment", at.token), "--key-file", filepath.Join(at.dir, "runner-key"),
-		"--agent", "record", "--record", b.record.file,
+		"--agent", "record", "--record", b.record.file, "--log-level", "debug",
 	}
 	b.process = launch(tb, known, "runner", b.args...)
 	await(tb, "the Runner begins", func() string {
