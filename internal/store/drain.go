@@ -59,6 +59,8 @@ type OwedRow struct {
 // set aside. It begins at the cursors of the channel, which only agents have, and walks each session's messages by the
 // index on position, a page at most: a backlog costs nothing before its turn comes. The sub-selects with a limit are there
 // so that no plan turns around and reads a table of the tenant whole.
+//
+//compass:hot
 const sqlChannelOwed = `
 with mine as (
     select p.tenant_id, p.claim, p.draining, h.channel_id, h.last_pos
@@ -183,6 +185,8 @@ type Content struct {
 
 // sqlContent reads content and membership in one statement, at the moment of sending, also for ids that waited in a gate:
 // who left meanwhile gets nothing any more, and who left and came back nothing from before.
+//
+//compass:hot
 const sqlContent = `
 with entitled as (
     select array_agg(b.session_id) as sessions, array_agg(cm.joined_at) as since
@@ -238,4 +242,5 @@ type tail struct {
 	more []any
 }
 
+// Scan implements pgx.CollectableRow.
 func (t tail) Scan(dest ...any) error { return t.CollectableRow.Scan(append(dest, t.more...)...) }

@@ -28,6 +28,8 @@ select h.channel_id, cm.joined_at, h.last from compass.channel_members cm
 
 	// Membership is read in the statement that reads the messages: row-level security knows tenants, and a cached
 	// membership would leak to an ex-member (B2).
+	//
+	//compass:hot
 	sqlMessagesAfter = `
 select` + sqlMessageColumns + `
   from unnest($2::text[], $3::bigint[]) as w (channel_id, rev)

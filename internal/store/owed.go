@@ -35,6 +35,7 @@ type PendingOwed struct {
 	IdleMs    int64
 }
 
+//compass:hot
 const sqlAgentOwed = `
 with mine as (
     select p.tenant_id, p.claim, p.draining, b.session_id, b.generation, b.runner_id, l.fleet,
@@ -188,6 +189,7 @@ type lead struct {
 	first []any
 }
 
+// Scan implements pgx.CollectableRow.
 func (l lead) Scan(dest ...any) error { return l.CollectableRow.Scan(append(l.first, dest...)...) }
 
 // RowTarget is where a reference leads: the channel of its row, and the agents that are owed the row beside the chain.
@@ -198,6 +200,7 @@ type RowTarget struct {
 	Agents  []string
 }
 
+//compass:hot
 const sqlRowTargets = `
 select m.id, m.channel_id, m.pos is null,
        array(select o.agent_id from compass.owed_mentions o

@@ -28,6 +28,7 @@ func (c Caller) Admin() bool { return c.Account.Role == RoleAdmin }
 func (c Caller) Platform() bool { return c.Admin() && c.Tenant == BootstrapTenantID }
 
 const (
+	//compass:hot
 	sqlAuthenticate = `
 select t.id, t.slug,` + sqlAccountColumns + `
   from compass.account_tokens k

@@ -30,6 +30,8 @@ const (
 	//compass:hot the sweep
 	sqlCoalesce = `select 1 from a join b on b.pos > coalesce(a.acked, 0)` // want `coalesce.* is not leakproof`
 	//compass:hot
+	sqlDeep = `with a as (select 1 from t where lower(y) = $1) select 1 from a` // want `"lower.*is not leakproof`
+	//compass:hot
 	sqlJSON = `select 1 from a where blocks @> $1` // want `"@>" is not leakproof`
 	//compass:hot
 	sqlLike = `select 1 from a where handle ilike $1` // want `"ilike" is not leakproof`

@@ -15,6 +15,8 @@ const (
 
 	//compass:hot the drain
 	sqlDrain = `select coalesce(m.x, 0) from compass.messages m where m.tenant_id = $1 and m.pos > $2 order by m.pos`
+	//compass:hot with a sub-select, whose list may be anything
+	sqlSweep = `with a as (select coalesce(x, 0) as x from t where y = $1) select (select 1 from t where t.x = a.x), coalesce(a.x, 1) from a left join b on b.x = a.x`
 )
 
 func (s *Store) good(ctx context.Context, id string) error {
