@@ -52,6 +52,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	secret := f.String("secret", "", "folder with url, token and ca.crt")
 	address := f.String("address", "", "host:port to connect to instead of the URL's")
 	text := f.String("text", "Hello from outside the cluster", "what to say")
+	before := f.String("before-post", "", "shell command to run right before the post: a fault begins")
+	after := f.String("after-post", "", "shell command to run right after it was answered: a fault goes on or ends")
 	timeout := f.Duration("timeout", 2*time.Minute, "how long to wait for everything")
 	var metrics commands
 	f.Var(&metrics, "metrics", "command that prints /metrics of a process; may be repeated")
@@ -68,20 +70,35 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	before, err := metrics.hops(ctx)
+	earlier, err := metrics.hops(ctx)
 	if err != nil {
 		return err
 	}
-	told, err := a.post(ctx, scene, *text)
+	told, err := a.post(ctx, scene, *text, fault{*before, *after})
 	if err != nil {
 		return err
 	}
-	after, err := metrics.hops(ctx)
+	later, err := metrics.hops(ctx)
 	if err != nil {
 		return err
 	}
 	told.print(out)
-	printHops(out, before, after)
+	if *before+*after == "" { // a process that was killed has forgotten what it measured
+		printHops(out, earlier, later)
+	}
+	return nil
+}
+
+// fault is what somebody does to the cluster around a post.
+type fault struct{ before, after string }
+
+func shell(ctx context.Context, command string) error {
+	if command == "" {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", command, err, out)
+	}
 	return nil
 }
 
@@ -211,34 +228,27 @@ func (a *api) ensureChannel(ctx context.Context) (string, error) {
 	return "", errors.New("the channel belongs to somebody else")
 }
 
-// ensureSession starts a session, waiting for a Runner that may still be enrolling, and waits until it is claimed.
+// ensureSession starts a session, waiting for a Runner that may still be enrolling, and waits until it is claimed. One that
+// is there already is stopped first: it may be on a Runner that an upgrade has just replaced, and its lease may take half a
+// minute to say so.
 func (a *api) ensureSession(ctx context.Context, agent string) error {
+	if err := a.stopSessions(ctx, agent); err != nil {
+		return fmt.Errorf("stop the old session: %w", err)
+	}
 	var last error
 	err := until(ctx, func() (bool, error) {
-		_, err := a.sessions.StartSession(ctx, connect.NewRequest(&compassv1.StartSessionRequest{AgentId: agent}))
-		last = err
-		switch connect.CodeOf(err) { //nolint:exhaustive // the rest is final
-		case connect.CodeAlreadyExists:
-			return true, nil
-		case connect.CodeUnavailable:
+		_, last = a.sessions.StartSession(ctx, connect.NewRequest(&compassv1.StartSessionRequest{AgentId: agent}))
+		if connect.CodeOf(last) == connect.CodeUnavailable {
 			return false, nil
 		}
-		return err == nil, err
+		return last == nil, last
 	})
 	if err != nil {
 		return fmt.Errorf("start a session: %w", errors.Join(err, last))
 	}
 	err = until(ctx, func() (bool, error) {
-		list, err := a.sessions.ListSessions(ctx, connect.NewRequest(&compassv1.ListSessionsRequest{}))
-		if err != nil {
-			return false, err
-		}
-		for _, s := range list.Msg.GetSessions() {
-			if s.GetAgentId() == agent && s.GetLive() && s.GetClaimed() {
-				return true, nil
-			}
-		}
-		return false, nil
+		live, err := a.liveSessions(ctx, agent)
+		return len(live) > 0 && live[0].GetClaimed(), err
 	})
 	if err != nil {
 		return fmt.Errorf("wait for a Runner to claim the session: %w", err)
@@ -246,15 +256,41 @@ func (a *api) ensureSession(ctx context.Context, agent string) error {
 	return nil
 }
 
+func (a *api) stopSessions(ctx context.Context, agent string) error {
+	live, err := a.liveSessions(ctx, agent)
+	for _, s := range live {
+		_, stopped := a.sessions.StopSession(ctx, connect.NewRequest(&compassv1.StopSessionRequest{SessionId: s.GetId()}))
+		err = errors.Join(err, stopped)
+	}
+	return err
+}
+
+func (a *api) liveSessions(ctx context.Context, agent string) ([]*compassv1.Session, error) {
+	list, err := a.sessions.ListSessions(ctx, connect.NewRequest(&compassv1.ListSessionsRequest{}))
+	if err != nil {
+		return nil, err
+	}
+	var live []*compassv1.Session
+	for _, s := range list.Msg.GetSessions() {
+		if s.GetAgentId() == agent && s.GetLive() {
+			live = append(live, s)
+		}
+	}
+	return live, nil
+}
+
 // story is what happened to the message.
 type story struct {
 	scene
 	said, answered    *compassv1.Message
-	posted, acked, by time.Duration
+	posted, acked, by time.Duration // since the post began
 }
 
 // post says something and waits until nothing is owed any more and the agent has answered.
-func (a *api) post(ctx context.Context, s scene, text string) (story, error) {
+func (a *api) post(ctx context.Context, s scene, text string, f fault) (story, error) {
+	if err := shell(ctx, f.before); err != nil {
+		return story{}, err
+	}
 	began := time.Now()
 	made, err := a.comms.PostMessage(ctx, connect.NewRequest(&compassv1.PostMessageRequest{
 		ChannelId: s.channel, ClientId: fmt.Sprintf("follow-%d", began.UnixNano()),
@@ -264,6 +300,9 @@ func (a *api) post(ctx context.Context, s scene, text string) (story, error) {
 		return story{}, fmt.Errorf("post: %w", err)
 	}
 	told := story{scene: s, said: made.Msg.GetMessage(), posted: time.Since(began)}
+	if err := shell(ctx, f.after); err != nil {
+		return told, err
+	}
 	err = until(ctx, func() (bool, error) {
 		owed, err := a.admin.ListOwed(ctx, connect.NewRequest(&compassv1.ListOwedRequest{}))
 		if err != nil {
