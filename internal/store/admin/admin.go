@@ -106,12 +106,17 @@ func (a *Admin) Ensure(ctx context.Context, spec Spec) (Observation, error) {
 	if err != nil {
 		return Observation{}, fmt.Errorf("ensure database: %w", err)
 	}
+	conn, err := a.connect(ctx, "")
+	if err != nil {
+		return Observation{}, fmt.Errorf("ensure database %s: %w", spec.Database, err)
+	}
+	defer conn.Close(ctx)
 	var changed []string
 	var beyond []error // what needs a superuser keeps nothing else from being put right
-	for _, step := range []func(context.Context, Spec, naming.Roles) ([]string, error){
+	for _, step := range []func(context.Context, *pgx.Conn, Spec, naming.Roles) ([]string, error){
 		a.ensureRoles, a.ensureDatabase, a.ensurePrivileges, a.ensurePasswords,
 	} {
-		did, err := step(ctx, spec, roles)
+		did, err := step(ctx, conn, spec, roles)
 		changed = append(changed, did...)
 		if errors.Is(err, ErrBeyondAdmin) {
 			beyond = append(beyond, err)
@@ -124,10 +129,10 @@ func (a *Admin) Ensure(ctx context.Context, spec Spec) (Observation, error) {
 	for _, c := range changed {
 		a.o.Log.InfoContext(ctx, "Changed the database", "database", spec.Database, "change", c)
 	}
-	seen, err := a.Observe(ctx, spec.Database)
+	seen, err := observe(ctx, conn, spec.Database, roles)
 	seen.Changed = changed
-	if len(beyond) > 0 {
-		err = errors.Join(err, fmt.Errorf("ensure database %s: %w", spec.Database, errors.Join(beyond...)))
+	if err = errors.Join(append(beyond, pg.Interpret(err))...); err != nil {
+		err = fmt.Errorf("ensure database %s: %w", spec.Database, err)
 	}
 	return seen, err
 }

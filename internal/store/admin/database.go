@@ -12,12 +12,7 @@ import (
 )
 
 // ensureDatabase makes the database if it is not there. One that belongs to another role is ErrForeign.
-func (a *Admin) ensureDatabase(ctx context.Context, spec Spec, roles naming.Roles) ([]string, error) {
-	conn, err := a.connect(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(ctx)
+func (a *Admin) ensureDatabase(ctx context.Context, conn *pgx.Conn, spec Spec, roles naming.Roles) ([]string, error) {
 	var did []string
 	for try := 1; ; try++ {
 		owners, err := collect(ctx, conn, pgx.RowTo[string], sqlDatabase, spec.Database)
@@ -65,8 +60,13 @@ select split_part(c, '=', 1) from pg_db_role_setting s join pg_database d on d.o
 )
 
 // ensurePrivileges takes away what PUBLIC has by default and lets the database's own roles connect, and only those (T7).
-func (a *Admin) ensurePrivileges(ctx context.Context, spec Spec, roles naming.Roles) ([]string, error) {
-	return a.converge(ctx, spec.Database, func(ctx context.Context, q querier) ([]change, error) {
+func (a *Admin) ensurePrivileges(ctx context.Context, _ *pgx.Conn, spec Spec, roles naming.Roles) ([]string, error) {
+	conn, err := a.connect(ctx, spec.Database) // schemas and default privileges are each database's own
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	return converge(ctx, conn, func(ctx context.Context, q querier) ([]change, error) {
 		return privilegeChanges(ctx, q, spec.Database, roles)
 	})
 }

@@ -39,8 +39,8 @@ func (c change) run() string {
 }
 
 // ensureRoles makes the five roles what they must be, and nothing else of them.
-func (a *Admin) ensureRoles(ctx context.Context, spec Spec, roles naming.Roles) ([]string, error) {
-	return a.converge(ctx, "", func(ctx context.Context, q querier) ([]change, error) {
+func (a *Admin) ensureRoles(ctx context.Context, conn *pgx.Conn, spec Spec, roles naming.Roles) ([]string, error) {
+	return converge(ctx, conn, func(ctx context.Context, q querier) ([]change, error) {
 		seen, err := observe(ctx, q, spec.Database, roles)
 		if err != nil {
 			return nil, err
@@ -151,13 +151,8 @@ func unwanted(m Membership, roles naming.Roles) bool {
 }
 
 // converge asks what is missing and, only if something is, takes the lock, asks again, does it, and asks once more: what
-// is then still missing is beyond this admin. database "" is the admin's own.
-func (a *Admin) converge(ctx context.Context, database string, missing func(context.Context, querier) ([]change, error)) ([]string, error) {
-	conn, err := a.connect(ctx, database)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(ctx)
+// is then still missing is beyond this admin.
+func converge(ctx context.Context, conn *pgx.Conn, missing func(context.Context, querier) ([]change, error)) ([]string, error) {
 	todo, err := missing(ctx, conn)
 	if err != nil || len(todo) == 0 {
 		return nil, pg.Interpret(err)
@@ -217,15 +212,15 @@ func try(ctx context.Context, tx pgx.Tx, c change) error {
 
 // ensurePasswords sets a password only where a login with it is refused: the catalogue shows nobody's verifier to a
 // non-superuser, so the one way to look is to try.
-func (a *Admin) ensurePasswords(ctx context.Context, spec Spec, roles naming.Roles) ([]string, error) {
+func (a *Admin) ensurePasswords(ctx context.Context, conn *pgx.Conn, spec Spec, roles naming.Roles) ([]string, error) {
 	var did []string
-	for _, p := range []struct{ role, password string }{
+	for _, p := range []credential{
 		{roles.App, spec.Passwords.App}, {roles.System, spec.Passwords.System}, {roles.Provision, spec.Passwords.Provision},
 	} {
 		if p.password == "" {
 			continue
 		}
-		changed, err := a.ensurePassword(ctx, spec.Database, p.role, p.password)
+		changed, err := a.ensurePassword(ctx, conn, spec.Database, p)
 		if err != nil {
 			return did, err
 		}
@@ -236,43 +231,40 @@ func (a *Admin) ensurePasswords(ctx context.Context, spec Spec, roles naming.Rol
 	return did, nil
 }
 
-func (a *Admin) ensurePassword(ctx context.Context, database, role, password string) (bool, error) {
-	if err := validPassword(password); err != nil {
-		return false, fmt.Errorf("password of role %s: %w", role, err)
+type credential struct{ role, password string }
+
+func (a *Admin) ensurePassword(ctx context.Context, conn *pgx.Conn, database string, c credential) (bool, error) {
+	if err := validPassword(c.password); err != nil {
+		return false, fmt.Errorf("password of role %s: %w", c.role, err)
 	}
-	works, err := a.passwordWorks(ctx, database, role, password)
+	works, err := a.passwordWorks(ctx, database, c)
 	if err != nil || works {
 		return false, err
 	}
-	secret, err := verifier(password)
+	secret, err := verifier(c.password)
 	if err != nil {
 		return false, err
 	}
-	conn, err := a.connect(ctx, "")
-	if err != nil {
-		return false, err
-	}
-	defer conn.Close(ctx)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlRolesLock); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, fmt.Sprintf("alter role %s password '%s'", pg.Ident(role), secret))
+		_, err := tx.Exec(ctx, fmt.Sprintf("alter role %s password '%s'", pg.Ident(c.role), secret))
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("set password of role %s: %w", role, pg.Interpret(err))
+		return false, fmt.Errorf("set password of role %s: %w", c.role, pg.Interpret(err))
 	}
-	works, err = a.passwordWorks(ctx, database, role, password)
+	works, err = a.passwordWorks(ctx, database, c)
 	if err == nil && !works {
-		err = fmt.Errorf("set password of role %s: the server still refuses it: is pg_hba.conf set to scram-sha-256 or md5?", role)
+		err = fmt.Errorf("set password of role %s: the server still refuses it: is pg_hba.conf set to scram-sha-256 or md5?", c.role)
 	}
 	return true, err
 }
 
 // passwordWorks logs in. The server checks the password first, so every refusal that comes after it means yes.
-func (a *Admin) passwordWorks(ctx context.Context, database, role, password string) (bool, error) {
-	config, err := pgx.ParseConfig(a.DSN(database, role, password))
+func (a *Admin) passwordWorks(ctx context.Context, database string, c credential) (bool, error) {
+	config, err := pgx.ParseConfig(a.DSN(database, c.role, c.password))
 	if err != nil {
 		return false, errors.New("the role's DSN cannot be read")
 	}
@@ -286,5 +278,5 @@ func (a *Admin) passwordWorks(ctx context.Context, database, role, password stri
 	case "42501", "3D000", "53300": // no CONNECT, no such database, too many connections
 		return true, nil
 	}
-	return false, fmt.Errorf("try the login of role %s: %w", role, pg.Interpret(err))
+	return false, fmt.Errorf("try the login of role %s: %w", c.role, pg.Interpret(err))
 }
