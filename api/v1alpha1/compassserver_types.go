@@ -136,9 +136,10 @@ type ManagedNATSSpec struct {
 // StorageSpec asks for a volume.
 // +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || self.size == oldSelf.size) && self.className == oldSelf.className",message="spec.nats.managed.storage is immutable: a StatefulSet cannot change its volumes"
 type StorageSpec struct {
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
 	// +kubebuilder:default="5Gi"
 	// +optional
-	Size resource.Quantity `json:"size,omitempty"`
+	Size resource.Quantity `json:"size,omitzero"`
 	// ClassName of the volume; empty means the cluster's default class.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:default=""

@@ -18,6 +18,7 @@ import (
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && !self.metadata.name.contains('.')",message="metadata.name: at most 40 characters and no dots, because names of children are derived from it"
 // +kubebuilder:validation:XValidation:rule="has(self.spec.slug) || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?$')",message="metadata.name is not a slug: set spec.slug"
+// +kubebuilder:validation:XValidation:rule="has(self.spec.slug) || !(self.metadata.name in ['admin', 'all', 'any', 'bcast', 'bootstrap', 'client', 'comms', 'compass', 'delivery', 'dlq', 'everyone', 'fleet', 'nats', 'none', 'platform', 'q', 'queue', 'runner', 'runners', 'server', 'shared', 'sys', 'system', 'tenant', 'worker'])",message="metadata.name is a reserved word: set spec.slug"
 type CompassTenant struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -42,7 +43,7 @@ type CompassTenantSpec struct {
 	ServerRef ServerReference `json:"serverRef"`
 	// Slug is the tenant's name among people, unique in its server. Default: metadata.name.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="!(self in ['all', 'bcast', 'client', 'compass', 'dlq', 'q', 'runner', 'shared', 'system', 'worker'])",message="spec.slug: a reserved word"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['admin', 'all', 'any', 'bcast', 'bootstrap', 'client', 'comms', 'compass', 'delivery', 'dlq', 'everyone', 'fleet', 'nats', 'none', 'platform', 'q', 'queue', 'runner', 'runners', 'server', 'shared', 'sys', 'system', 'tenant', 'worker'])",message="spec.slug: a reserved word"
 	// +optional
 	Slug string `json:"slug,omitempty"`
 	// +kubebuilder:validation:MaxLength=200
@@ -80,9 +81,10 @@ type MessageLimits struct {
 	// +optional
 	Burst int32 `json:"burst,omitempty"`
 	// MaxBytes of one message.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
 	// +kubebuilder:default="256Ki"
 	// +optional
-	MaxBytes resource.Quantity `json:"maxBytes,omitempty"`
+	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
 }
 
 // DatabaseLimits are applied by each process to the tenant's statements.
@@ -111,9 +113,10 @@ type AccountLimits struct {
 	// +optional
 	Subscriptions *int64 `json:"subscriptions,omitempty"`
 	// Payload of one NATS message.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
 	// +kubebuilder:default="64Ki"
 	// +optional
-	Payload resource.Quantity `json:"payload,omitempty"`
+	Payload resource.Quantity `json:"payload,omitzero"`
 }
 
 // CompassTenantStatus is what was seen.

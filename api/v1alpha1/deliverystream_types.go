@@ -96,9 +96,10 @@ type StreamSpec struct {
 	// +kubebuilder:default="168h"
 	// +optional
 	MaxAge string `json:"maxAge,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
 	// +kubebuilder:default="1Gi"
 	// +optional
-	MaxBytes resource.Quantity `json:"maxBytes,omitempty"`
+	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
 	// DuplicateWindow in which a repeated publish of the same reference is dropped.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="spec.stream.duplicateWindow: from 100ms to 10m"
 	// +kubebuilder:validation:MaxLength=16
@@ -156,9 +157,10 @@ type DeadLetterSpec struct {
 	// +kubebuilder:default="720h"
 	// +optional
 	MaxAge string `json:"maxAge,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
 	// +kubebuilder:default="256Mi"
 	// +optional
-	MaxBytes resource.Quantity `json:"maxBytes,omitempty"`
+	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
 }
 
 // RecoverySpec bounds how late a message can be whose reference was lost.

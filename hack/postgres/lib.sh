@@ -7,13 +7,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 dir=${COMPASS_POSTGRES_DIR:-/var/tmp/compass-postgres-$(sha256sum <<<"$checkout" | cut -c1-8)}
 
-# as_postgres COMMAND…: runs COMMAND as the user postgres, from a folder which that user can be in.
+# as_postgres FOLDER COMMAND…: runs COMMAND in FOLDER, as the user postgres where we are root.
 as_postgres() {
-  if [ "$(id -u)" = 0 ]; then
-    (cd / && exec setpriv --reuid=postgres --regid=postgres --init-groups "$@" 9>&-)
-  else
-    (cd / && exec "$@" 9>&-)
-  fi
+  local folder=$1 user=(); shift
+  if [ "$(id -u)" = 0 ]; then user=(setpriv --reuid=postgres --regid=postgres --init-groups); fi
+  (cd "$folder" && exec "${user[@]}" "$@" 9>&-)
 }
 
 # free_port: prints a port of loopback on which nobody listens.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -45,7 +46,7 @@ func (g *ground) reborn(change ...func(*Options)) {
 // meanwhile everybody else is served, and the messages before and after it come in order.
 func TestARowThatKillsTheWorkerParks(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.tenant(beta, 2)
 		g.truth.channel(acme, "c", "bot")
@@ -86,7 +87,7 @@ func TestARowThatKillsTheWorkerParks(t *testing.T) {
 // AttemptClear: rows that a worker reads and survives never collect attempts, however often it dies of something else.
 func TestInnocentRowsNeverPark(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -110,7 +111,7 @@ func TestInnocentRowsNeverPark(t *testing.T) {
 // A database that goes away in the middle of an attempt costs at most one, however often it flaps.
 func TestFlappingDatabaseIsNoDeath(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -142,7 +143,7 @@ func TestFlappingDatabaseIsNoDeath(t *testing.T) {
 // The care ends: after the first look of each channel the worker reads as usual again.
 func TestCareEnds(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -176,7 +177,7 @@ func TestCareEnds(t *testing.T) {
 // maxDeliver the message parks and the chain goes on. Nothing else counts.
 func TestRejectedByName(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -221,7 +222,7 @@ func TestRejectedByName(t *testing.T) {
 // An announcement that fails is made again; the deliveries do not wait for it.
 func TestAnnouncementsAreRetried(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")

@@ -33,7 +33,8 @@ func (c *Consumer) drainChannel(ctx context.Context, t *tenant, w work) (err err
 			ch.looked = 0
 			ch.probe(now, c.o.FloorTick)
 		}
-		read = read || ch.ready(now, c.o.Window, c.o.AckWait)
+		// A cursor moved: that lets more go only where a full window waits for it.
+		read = read || ch.ready(now, c.o.Window, c.o.AckWait) || w.why&whyNews != 0 && ch.more && !now.Before(ch.hold)
 	}
 	if !read {
 		return nil
@@ -258,41 +259,12 @@ func (d *drain) delivery(p *plan, row store.OwedRow) store.Delivery {
 
 // sendAll plans for every session, reads what goes in one statement, and sends it.
 func (d *drain) sendAll(ctx context.Context) error {
-	var errs []error
-	q := store.ContentQuery{Channel: d.item.id}
-	wanted := map[string]bool{}
-	want := func(id string) {
-		if !wanted[id] {
-			wanted[id] = true
-			q.Messages = append(q.Messages, id)
-		}
-	}
-	going := make([][]pace, len(d.plans))
-	for i, p := range d.plans {
-		for planned := 0; ; {
-			now, ok, err := d.next(ctx, p, planned)
-			errs = append(errs, err)
-			if !ok {
-				break
-			}
-			going[i] = append(going[i], now)
-			if !now.pass {
-				planned++
-				want(now.row.ID)
-			}
-		}
-		for _, l := range p.ch.flight {
-			if l.overdue(d.now, d.o.AckWait) {
-				want(l.id)
-			}
-		}
-		q.Sessions = append(q.Sessions, p.ch.live.Session)
-	}
-	content, err := d.readContent(ctx, q)
-	errs = append(errs, err)
+	going, q, err := d.planAll(ctx)
+	content, readErr := d.readContent(ctx, q)
+	errs := []error{err, readErr}
 	read := func(context.Context, store.Delivery, string) (store.Content, error) { return content, nil }
 	for i, p := range d.plans {
-		if err != nil {
+		if readErr != nil {
 			p.pause(d.now)
 			continue
 		}
@@ -307,6 +279,51 @@ func (d *drain) sendAll(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// planAll decides for each session which rows go in this look, and what must be read for them. Several sessions that are
+// owed the same message share one reading of it.
+func (d *drain) planAll(ctx context.Context) (going [][]pace, q store.ContentQuery, err error) {
+	q.Channel = d.item.id
+	wanted := map[string]bool{}
+	want := func(id string) {
+		if !wanted[id] {
+			wanted[id] = true
+			q.Messages = append(q.Messages, id)
+		}
+	}
+	going = make([][]pace, len(d.plans))
+	for i, p := range d.plans {
+		q.Sessions = append(q.Sessions, p.ch.live.Session)
+		paces, failed := d.planOne(ctx, p)
+		err = errors.Join(err, failed)
+		going[i] = paces
+		for _, now := range paces {
+			if !now.pass {
+				want(now.row.ID)
+			}
+		}
+		for _, l := range p.ch.flight {
+			if l.overdue(d.now, d.o.AckWait) {
+				want(l.id)
+			}
+		}
+	}
+	return going, q, err
+}
+
+func (d *drain) planOne(ctx context.Context, p *plan) (paces []pace, err error) {
+	planned := 0
+	for {
+		now, ok, err := d.next(ctx, p, planned)
+		if !ok {
+			return paces, err
+		}
+		paces = append(paces, now)
+		if !now.pass {
+			planned++
+		}
+	}
 }
 
 // reader reads what a session is sent. It is asked again for each link: after an unclean exit it writes the row's attempt

@@ -27,5 +27,8 @@ func (SystemClock) NewTimer(d time.Duration) Timer { return systemTimer{time.New
 
 type systemTimer struct{ t *time.Timer }
 
+// C implements Timer.
 func (t systemTimer) C() <-chan time.Time { return t.t.C }
-func (t systemTimer) Stop() bool          { return t.t.Stop() }
+
+// Stop implements Timer.
+func (t systemTimer) Stop() bool { return t.t.Stop() }

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
@@ -18,7 +19,7 @@ import (
 // Consumer is the worker of one stream. Run works until its context ends; a Consumer runs once.
 type Consumer struct {
 	reads    DeliveryReads
-	writes   DeliveryWrites
+	writes   Writes
 	dispatch ControlDispatcher
 	sessions SessionResolver
 	fab      fabric.EventFabric
@@ -50,6 +51,8 @@ type Consumer struct {
 
 // NewConsumer puts a worker together and starts nothing. There is no worker without a fabric (REQ-062): one that hears
 // nothing would look healthy and deliver by the tick alone.
+//
+//nolint:revive // five of the six arguments are what the source documents fix (REQ-034)
 func NewConsumer(
 	st DeliveryReads, dispatch ControlDispatcher, resolver SessionResolver, fab fabric.EventFabric, log *slog.Logger, o Options,
 ) (*Consumer, error) {
@@ -127,7 +130,9 @@ func (c *Consumer) begin(ctx context.Context) (stop func(), err error) {
 		}
 		stops = append(stops, end)
 	}
-	subscribe("states", func() (fabric.Unsubscribe, error) { return c.dispatch.States(ctx, c.o.Stream, c.onState) })
+	subscribe("states", func() (fabric.Unsubscribe, error) {
+		return c.dispatch.States(ctx, c.o.Stream, func(from fabric.RunnerAddr, s *compassv1.RunnerState) { c.onState(ctx, from, s) })
+	})
 	if err == nil {
 		c.drainStarts(ctx)
 	}

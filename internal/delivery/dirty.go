@@ -50,6 +50,7 @@ const (
 	whyRead  why = 1 << iota // read what is owed
 	whySweep                 // read it without what memory knows to be passed: this is the floor
 	whyTimer                 // something may be overdue
+	whyNews                  // a cursor moved
 )
 
 // dirty is the coalesced set of what must be looked at, served fairly: one item of each tenant in turn, in the order that
@@ -62,7 +63,6 @@ type dirty struct {
 	limit   func(store.TenantID) int // how many of a tenant's items may be worked at once
 	lanes   map[store.TenantID]*lane
 	ring    []*lane // lanes that have something waiting, each once; the first is next
-	running int
 	workers int
 	size    int
 	closed  bool
@@ -150,7 +150,6 @@ func (d *dirty) next() (work, bool) {
 		delete(l.why, it)
 		delete(l.since, it)
 		l.active[it] = true
-		d.running++
 		d.ring = append(d.ring[:i:i], d.ring[i+1:]...)
 		if len(l.waiting) > 0 {
 			d.ring = append(d.ring, l)
@@ -172,7 +171,6 @@ func (d *dirty) done(it item) (dry bool) {
 	defer d.mu.Unlock()
 	l := d.lanes[it.tenant]
 	delete(l.active, it)
-	d.running--
 	if l.why[it] != 0 {
 		d.push(l, it)
 	}
@@ -196,11 +194,4 @@ func (d *dirty) depth() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.size
-}
-
-// idle reports whether nothing waits and nothing runs.
-func (d *dirty) idle() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.size == 0 && d.running == 0
 }

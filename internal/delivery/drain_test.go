@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
@@ -14,7 +15,7 @@ import (
 // not back to its author.
 func TestReferenceDelivers(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot", "bee")
 		bot, bee := g.truth.start(acme, "bot", "r1"), g.truth.start(acme, "bee", "r2")
@@ -40,7 +41,7 @@ func TestReferenceDelivers(t *testing.T) {
 func TestReferencesAreHints(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			g := newGround(t)
 			g.truth.channel(acme, "c", "bot", "bee")
@@ -93,7 +94,7 @@ func TestReferencesAreHints(t *testing.T) {
 // is dead and the worker restarts; it goes once, whole, when it was settled.
 func TestOpenTurnIsNeverDelivered(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot", "author")
 		g.truth.start(acme, "author", "r2")
@@ -131,7 +132,7 @@ func TestOpenTurnIsNeverDelivered(t *testing.T) {
 // Holds REQ-233: who starts, joins or leaves while a fan-out runs gets each message once, or not at all.
 func TestMembersChangeDuringFanOut(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot", "leaver")
 		bot, leaver := g.truth.start(acme, "bot", "r1"), g.truth.start(acme, "leaver", "r2")
@@ -168,7 +169,7 @@ func TestMembersChangeDuringFanOut(t *testing.T) {
 // every link behind it is refused too. The last command has no next one: it is sent again after AckWait, not before.
 func TestLostCommands(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -205,7 +206,7 @@ func TestLostCommands(t *testing.T) {
 // The window: 16 of a chain are unacknowledged at most, each ack lets one more go, and another channel is not held up.
 func TestWindow(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		g.truth.channel(acme, "d", "bot")
@@ -243,7 +244,7 @@ func TestWindow(t *testing.T) {
 // Without the queue the Runner takes p3 on top of what it held, and p2 is lost.
 func TestAnswersWaitForTheDrain(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -270,7 +271,7 @@ func TestAnswersWaitForTheDrain(t *testing.T) {
 // A new worker on a session that holds what the cursor does not know yet: nothing twice, nothing lost.
 func TestWorkerRestartsUnderALiveSession(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -303,7 +304,7 @@ func TestWorkerRestartsUnderALiveSession(t *testing.T) {
 // A session that the database knows and the Runner does not have yet: the commands wait for it, briefly, and count nothing.
 func TestSessionNotThereYet(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")

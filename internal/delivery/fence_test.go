@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
@@ -12,7 +13,7 @@ import (
 // epoch is lifted above the claim before the first command.
 func TestEpochIsRaisedAboveTheClaim(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.sync(func() { g.truth.places[acme].Claim = 9000 })
 		g.truth.channel(acme, "c", "bot")
@@ -42,7 +43,7 @@ func TestRefusedForTheFence(t *testing.T) {
 	}{"proved": {"k", true}, "unproved": {"forged", false}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				g := newGround(t)
 				g.truth.channel(acme, "c", "bot", "bee")
 				bot, bee := g.truth.start(acme, "bot", "r1"), g.truth.start(acme, "bee", "r2")
@@ -91,7 +92,7 @@ func TestRefusedForTheFence(t *testing.T) {
 // A proof for another tenant, another Runner or another fence than the one it speaks of is none.
 func TestProofsThatProveNothing(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -116,7 +117,7 @@ func TestProofsThatProveNothing(t *testing.T) {
 // GateClaim: when the tenant is claimed again the gates begin anew, and what is sent again carries the fence of now.
 func TestClaimEndsTheGates(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -150,7 +151,7 @@ func TestClaimEndsTheGates(t *testing.T) {
 // The deadline is looked at before each publish: whoever lost the lease in the middle of a drain sends no more.
 func TestDeadlineBeforeEachPublish(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		g.truth.start(acme, "bot", "r1")
@@ -169,7 +170,7 @@ func TestDeadlineBeforeEachPublish(t *testing.T) {
 // Answers of a Runner that is not the session's, or of another generation, move nothing.
 func TestOnlyTheSessionsRunnerMovesItsGate(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -199,7 +200,7 @@ func TestOnlyTheSessionsRunnerMovesItsGate(t *testing.T) {
 // second command is made; the chain passes it.
 func TestMentionsGoBesideTheChain(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -233,7 +234,7 @@ func TestMentionsGoBesideTheChain(t *testing.T) {
 // A steer whose session lost it is pushed again after AckWait, and the order of numbers is that of positions.
 func TestSteersArePushedAgain(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c") // the agent is no member: a mention is owed all the same
 		bot := g.truth.start(acme, "bot", "r1")

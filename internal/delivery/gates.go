@@ -93,6 +93,13 @@ func (g *gates) heard(it item, a answer) bool {
 	return true
 }
 
+// has reports whether anything is on its way in a channel.
+func (g *gates) has(it item) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.channels[it] != nil
+}
+
 // supersededBy reports whether a later answer says all that an earlier one did, so that a Runner that talks much costs no
 // memory.
 func (a answer) supersededBy(b answer) bool {

@@ -181,7 +181,6 @@ type queueLane struct {
 	mu        sync.Mutex
 	handle    fabric.Handler
 	reconnect func()
-	order     *[]string
 }
 
 func (l *queueLane) Publish(context.Context, string, fabric.EventRef) error { return nil }
@@ -341,12 +340,6 @@ func (g *ground) run(change ...func(*Options)) {
 	}
 	g.t.Cleanup(func() { _ = g.stop() })
 	synctest.Wait()
-}
-
-// bubble runs a test on fake time.
-func bubble(t *testing.T, fn func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { fn(t) })
 }
 
 // pass lets time pass, and what it sets off come to rest.

@@ -103,9 +103,9 @@ func (r *rows) take(tenant store.TenantID) (ids []string, more bool) {
 	return ids, false
 }
 
-// Hint is what a Server tells the worker of a stream, beside references: that a session was claimed or an agent joined
-// (Agent), that a channel's cursor moved (Channel), or that the tenant's placement changed (neither). It is lossy; the tick
-// heals what it misses.
+// Hint is what a Server tells the worker of a stream, beside references: that an agent's session was claimed (Agent), that a
+// cursor moved or members changed in a channel (Channel: it lets more go, and makes nothing owed that was not), or that the
+// tenant's placement changed (neither). It is lossy; the tick heals what it misses.
 type Hint struct {
 	Tenant  string `json:"tenant"`
 	Agent   string `json:"agent,omitempty"`
@@ -140,20 +140,20 @@ func (c *Consumer) onNote(ctx context.Context, note fabric.Note) {
 	if h.Agent != "" {
 		c.dirty.add(item{tenant: tenant, kind: itemSession, id: h.Agent}, whyRead)
 	}
-	if h.Channel != "" {
-		c.dirty.add(item{tenant: tenant, kind: itemChannel, id: h.Channel}, whyRead)
+	if h.Channel != "" && c.gates.has(item{tenant: tenant, kind: itemChannel, id: h.Channel}) {
+		c.dirty.add(item{tenant: tenant, kind: itemChannel, id: h.Channel}, whyNews)
 	}
 }
 
 // onState takes what a Runner says it holds. It moves only memory, and not here: each answer waits until the drain of its
 // channel is through (AnswersQueued). From is what the broker vouches for.
-func (c *Consumer) onState(from fabric.RunnerAddr, s *compassv1.RunnerState) {
+func (c *Consumer) onState(ctx context.Context, from fabric.RunnerAddr, s *compassv1.RunnerState) {
 	t := c.tenants.find(store.TenantID(s.GetTenantId()))
 	if t == nil {
 		return // nothing was ever sent for it
 	}
 	if s.GetRefused() {
-		c.onRefused(t, from, s)
+		c.onRefused(ctx, t, from, s)
 		return
 	}
 	base := answer{session: s.GetSessionId(), generation: s.GetGeneration(), runner: from.ID, at: c.clock.Now()}
@@ -189,8 +189,7 @@ func (c *Consumer) dropped(tenant store.TenantID, a answer) {
 // onRefused takes a refusal for the fence. Only a command that one of our keys signed proves that there is a higher one;
 // then the next drain raises the epoch first. An unproved word is counted, and nothing is sent to that Runner for a while:
 // it cannot make workers outbid each other.
-func (c *Consumer) onRefused(t *tenant, from fabric.RunnerAddr, s *compassv1.RunnerState) {
-	ctx := context.Background() //nolint:forbidigo // counters only; a state has no context
+func (c *Consumer) onRefused(ctx context.Context, t *tenant, from fabric.RunnerAddr, s *compassv1.RunnerState) {
 	a := answer{session: s.GetSessionId(), generation: s.GetGeneration(), runner: from.ID, at: c.clock.Now()}
 	claimed := seen{claim: s.GetSeen().GetClaim(), lease: s.GetSeen().GetLease()}
 	proof, err := c.o.OpenProof(s.GetSeenProof())
@@ -198,14 +197,14 @@ func (c *Consumer) onRefused(t *tenant, from fabric.RunnerAddr, s *compassv1.Run
 		claimed == seen{claim: proof.GetFence().GetClaim(), lease: proof.GetFence().GetLease()}
 	if !valid {
 		count(ctx, c.in.refused, 1, "proof", "invalid")
-		c.log.Warn("A Runner refused a command without a proof", "tenant", t.id, "runner", from.ID, "error", err)
+		c.log.WarnContext(ctx, "A Runner refused a command without a proof", "tenant", t.id, "runner", from.ID, "error", err)
 		t.setAside(from.ID, a.at.Add(c.o.FloorTick))
 		c.dropped(t.id, a)
 		return
 	}
 	count(ctx, c.in.refused, 1, "proof", "valid")
 	if t.saw(claimed) {
-		c.log.Info("A Runner has seen a higher fence", "tenant", t.id, "claim", claimed.claim, "lease", claimed.lease)
+		c.log.InfoContext(ctx, "A Runner has seen a higher fence", "tenant", t.id, "claim", claimed.claim, "lease", claimed.lease)
 	}
 	c.dropped(t.id, a)
 	c.steers.forget(t.id, a.session)

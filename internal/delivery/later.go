@@ -102,12 +102,21 @@ type dueItem struct {
 	at   time.Time
 }
 
+// dueHeap implements heap.Interface.
 type dueHeap []dueItem
 
 func (h dueHeap) Len() int           { return len(h) }
 func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
 func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)        { *h = append(*h, x.(dueItem)) }
+
+// Push implements heap.Interface.
+func (h *dueHeap) Push(x any) {
+	if d, ok := x.(dueItem); ok {
+		*h = append(*h, d)
+	}
+}
+
+// Pop implements heap.Interface.
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Stream string
 
-	Writes      DeliveryWrites
+	Writes      Writes
 	Leases      Leases
 	DeadLetters DeadLetters
 	// OpenProof returns the command inside if one of our keys signed it; fabric.CommandKeys.Open.
@@ -54,10 +54,10 @@ type Options struct {
 }
 
 const (
-	// retryMin and retryMax bound the pauses after a failure that is nobody's attempt: an outage, a frozen tenant, a Runner
+	// retryFirst and retryMost bound the pauses after a failure that is nobody's attempt: an outage, a frozen tenant, a Runner
 	// that is not there.
-	retryMin = 100 * time.Millisecond
-	retryMax = 5 * time.Second
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 5 * time.Second
 	// rewindPause keeps the refusals of one gap, which come in a row, from rewinding the gate once each.
 	rewindPause = 250 * time.Millisecond
 	// foreignTTL is how long a tenant is remembered as another stream's, or as unknown.
@@ -68,9 +68,9 @@ const (
 	// of the tenant.
 	rowPage = 256
 	rowsMax = 4096
-	// wakeMin and wakeMax bound how often one agent is woken.
-	wakeMin = time.Second
-	wakeMax = time.Minute
+	// wakeFirst and wakeMost bound how often one agent is woken.
+	wakeFirst = time.Second
+	wakeMost  = time.Minute
 )
 
 func (o Options) withDefaults() (Options, error) {
@@ -115,7 +115,7 @@ func (o Options) withDefaults() (Options, error) {
 func (o Options) backoff(n int) time.Duration { return o.Backoff[min(max(n, 1), len(o.Backoff))-1] }
 
 // retryAfter is the pause after the n-th failure in a row that is nobody's attempt.
-func retryAfter(n int) time.Duration { return min(retryMin<<min(n, 10), retryMax) }
+func retryAfter(n int) time.Duration { return min(retryFirst<<min(n, 10), retryMost) }
 
 func setDefault[T comparable](v *T, def T) {
 	var zero T

@@ -26,7 +26,7 @@ type AgentReads interface {
 
 // DeliveryReads is all that a worker reads of a tenant; *store.Store is one. It reads again at each look: nothing that was
 // read is believed later, except to choose what to look at.
-type DeliveryReads interface {
+type DeliveryReads interface { //nolint:revive // the name of the source documents (REQ-051)
 	ChannelReads
 	AgentReads
 }
@@ -37,11 +37,11 @@ type RowWrites interface {
 	BeginAttempt(ctx context.Context, fence store.Fence, d store.Delivery) error
 	SurvivedAttempt(ctx context.Context, fence store.Fence, d store.Delivery) error
 	CountRejections(ctx context.Context, fence store.Fence, r store.Rejections) error
-	ParkDelivery(ctx context.Context, fence store.Fence, d store.Delivery, reason string, max int) (*store.Parked, error)
+	ParkDelivery(ctx context.Context, fence store.Fence, d store.Delivery, reason string, atLeast int) (*store.Parked, error)
 }
 
-// DeliveryWrites is all that a worker writes of a tenant; *store.Store is one.
-type DeliveryWrites interface {
+// Writes are all that a worker writes of a tenant; *store.Store is one.
+type Writes interface {
 	RowWrites
 	AppendCommands(ctx context.Context, fence store.Fence, n store.NewCommands) ([]store.SessionCommand, error)
 	RouteMissed(ctx context.Context, fence store.Fence, limit int) ([]string, error)

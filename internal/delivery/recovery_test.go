@@ -3,6 +3,7 @@ package delivery
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -21,7 +22,7 @@ func TestTickRecoversAPlainMessage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				g := newGround(t)
 				g.truth.channel(acme, "c", "bot")
 				bot := g.truth.start(acme, "bot", "r1")
@@ -39,7 +40,7 @@ func TestTickRecoversAPlainMessage(t *testing.T) {
 // Holds REQ-053, REQ-082 (the worker's part): after an outage both halves of the pair run, for all tenants, at once.
 func TestReconnectRunsThePair(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.tenant(beta, 2)
 		g.truth.channel(acme, "c", "bot")
@@ -68,7 +69,7 @@ func TestReconnectRunsThePair(t *testing.T) {
 // when the worker starts.
 func TestStartScanPrecedesTheFirstReference(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -94,7 +95,7 @@ func TestStartScanPrecedesTheFirstReference(t *testing.T) {
 // Holds REQ-049: a row that is not there is counted, and parks nothing.
 func TestReferencesThatLeadNowhere(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.tenant(beta, 2)
 		g.truth.channel(acme, "c", "bot")
@@ -134,7 +135,7 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 // it is back, without a tick.
 func TestOutageKeepsNoReference(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -167,7 +168,7 @@ func TestOutageKeepsNoReference(t *testing.T) {
 // when its lease is back.
 func TestAnotherDatabaseDelaysOnlyItsTenants(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.tenant(beta, 2)
 		g.sync(func() { g.truth.places[beta].Database = 1 })
@@ -206,7 +207,7 @@ func TestAnotherDatabaseDelaysOnlyItsTenants(t *testing.T) {
 // word is given only after what runs for it has ended; nothing is sent for it afterwards.
 func TestMoves(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -255,7 +256,7 @@ func TestMoves(t *testing.T) {
 // design section 7, Placement: who wishes is woken once, with growing pauses while there is no Runner, and then served.
 func TestWake(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot", "manual")
 		g.truth.wakers["bot"] = true

@@ -324,7 +324,7 @@ func (c *Consumer) confirmDrain(ctx context.Context, t *tenant) error {
 		return nil
 	}
 	if !t.sending.TryLock() {
-		c.later.at(item{tenant: t.id, kind: itemTenant}, whyRead, c.clock.Now().Add(retryMin))
+		c.later.at(item{tenant: t.id, kind: itemTenant}, whyRead, c.clock.Now().Add(retryFirst))
 		return nil
 	}
 	defer t.sending.Unlock()

@@ -52,10 +52,10 @@ func (tr *truth) CountRejections(ctx context.Context, fence store.Fence, r store
 	})
 }
 
-func (tr *truth) ParkDelivery(ctx context.Context, fence store.Fence, d store.Delivery, reason string, max int) (*store.Parked, error) {
+func (tr *truth) ParkDelivery(ctx context.Context, fence store.Fence, d store.Delivery, reason string, atLeast int) (*store.Parked, error) {
 	var parked *store.Parked
 	err := tr.write(ctx, fence, "park", func(store.TenantID) {
-		if tr.attempts[d] < max {
+		if tr.attempts[d] < atLeast {
 			return
 		}
 		parked = &store.Parked{Delivery: d, Attempts: tr.attempts[d], Reason: reason}

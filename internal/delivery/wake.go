@@ -31,7 +31,7 @@ func (w *wakes) due(it item, now time.Time) (bool, time.Time) {
 	if w.next == nil {
 		w.next = map[item]nap{}
 	}
-	n.until = now.Add(min(wakeMin<<min(n.tries, 10), wakeMax))
+	n.until = now.Add(min(wakeFirst<<min(n.tries, 10), wakeMost))
 	n.tries++
 	w.next[it] = n
 	return true, n.until
@@ -48,7 +48,7 @@ func (w *wakes) prune(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for it, n := range w.next {
-		if now.After(n.until.Add(wakeMax)) {
+		if now.After(n.until.Add(wakeMost)) {
 			delete(w.next, it)
 		}
 	}

@@ -31,9 +31,13 @@ func (w *watch) moved(ctx context.Context, now time.Time) {
 }
 
 func (w *watch) idle(ctx context.Context) {
+	i, ok := ctx.Value(workerKey{}).(int)
+	if !ok {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.busy, ctx.Value(workerKey{}).(int))
+	delete(w.busy, i)
 }
 
 // stalled returns how long the slowest worker has not moved.

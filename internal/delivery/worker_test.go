@@ -84,7 +84,7 @@ func TestDirtySetOneAtATime(t *testing.T) {
 // A tenant that floods delays another by an item, not by its backlog.
 func TestFloodDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.tenant(beta, 2)
 		for i := range 200 {
@@ -112,7 +112,7 @@ func TestFloodDelaysNobodyElse(t *testing.T) {
 // What wakes at a time: the earliest wish wins, the reasons are joined.
 func TestLater(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		fired := map[item]why{}
 		l := newLater(SystemClock{}, func(it item, w why) {
@@ -149,7 +149,7 @@ func TestLater(t *testing.T) {
 // U13), and no attempt is burnt.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		bot := g.truth.start(acme, "bot", "r1")
@@ -179,7 +179,7 @@ func TestShutdown(t *testing.T) {
 // A step that hangs is cut off by its deadline on the way out, too.
 func TestShutdownIsBounded(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		g.truth.start(acme, "bot", "r1")
@@ -199,7 +199,7 @@ func TestShutdownIsBounded(t *testing.T) {
 // Lessons B40: a worker whose loop hangs is told of, once, so that its process exits and its lease ends.
 func TestWatchdog(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		g := newGround(t)
 		g.truth.channel(acme, "c", "bot")
 		g.truth.start(acme, "bot", "r1")
@@ -261,7 +261,7 @@ func TestConcurrentTriggers(t *testing.T) {
 					t.Error(err)
 				}
 				c.onReconnect()
-				c.onState(addr("r1"), &compassv1.RunnerState{TenantId: string(acme), SessionId: bot.Session, Generation: bot.Generation,
+				c.onState(ctx, addr("r1"), &compassv1.RunnerState{TenantId: string(acme), SessionId: bot.Session, Generation: bot.Generation,
 					Channels: []*compassv1.ChannelState{{ChannelId: "d", Held: 0, Refused: n%7 == 0}}})
 			}
 		})
@@ -359,7 +359,7 @@ func (l *fakeLease) set(change func(*fakeLease)) {
 // Holds REQ-209 (the fence's life): database 0's lease is the process's, another's only its tenants'.
 func TestLeaseSet(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		zero, one := &fakeLease{db: 0, acquire: store.HeldError{Remaining: 3 * time.Second}}, &fakeLease{db: 1, acquire: store.ErrUnavailable}
 		set, err := NewLeaseSet(LeaseOptions{Leases: []Lease{zero, one}, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {

@@ -11,10 +11,16 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/wire"
 )
 
+// maxBeat bounds the sessions of one heartbeat, and so the tenants that it makes us look at.
+const maxBeat = 10_000
+
 // heartbeat renews the lease, heals what the Runner's state contradicts, and answers with what it should do.
 func (h *Hub) heartbeat(ctx context.Context, who store.Runner, q *compassv1.HeartbeatRequest) (*compassv1.HeartbeatResponse, error) {
 	if err := named(who, q.GetRunnerId()); err != nil {
 		return nil, err
+	}
+	if len(q.GetSessions()) > maxBeat {
+		return nil, fmt.Errorf("%w: more than %d sessions in one heartbeat", wire.ErrShape, maxBeat)
 	}
 	beat := store.Heartbeat{Runner: who.ID, Incarnation: q.GetIncarnation(), Counter: q.GetCounter(), Lease: h.lease}
 	for _, s := range q.GetSessions() {

@@ -14,8 +14,8 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/wire"
 )
 
-// clockSkew is how far a Runner's clock may be from ours. A proof names the procedure, so one that is recorded may be
-// repeated for that long and does what a repeat does: nothing.
+// clockSkew is how far a Runner's clock may be from ours. A proof names procedure and time, not the body: TLS keeps it from
+// being recorded, and this bounds what a recording is worth.
 const clockSkew = time.Minute
 
 // maxKnown bounds the remembered Runners; when it is full, all are forgotten.

@@ -220,6 +220,10 @@ func TestHeartbeatTellsWhatItHealed(t *testing.T) {
 	if refs := s.facts.of(event.NameMessagePosted); len(refs) != 1 {
 		t.Errorf("handed over %v", refs)
 	}
+	_, err = b.Heartbeat(t.Context(), connect.NewRequest(&compassv1.HeartbeatRequest{
+		Incarnation: b.incarnation, Counter: 4, Sessions: make([]*compassv1.SessionState, 10_001),
+	}))
+	wantCode(t, "too many sessions", err, connect.CodeInvalidArgument)
 	expired, err := b.Heartbeat(t.Context(), connect.NewRequest(&compassv1.HeartbeatRequest{Incarnation: b.incarnation - 1, Counter: 9}))
 	if err != nil || !expired.Msg.GetExpired() {
 		t.Errorf("an old incarnation: %v, %v", expired, err)

@@ -20,9 +20,9 @@ const (
 )
 
 var (
-	// ErrLeaseHeld: somebody else holds the lease; HeldError says for how long.
+	// ErrLeaseHeld says that somebody else holds the lease; HeldError says for how long.
 	ErrLeaseHeld = errors.New("lease is held by another worker")
-	// ErrLeaseLost: the lease is no longer ours, or we can no longer know that it is. Whoever held it stops writing.
+	// ErrLeaseLost says that the lease is no longer ours, or we can no longer know that it is. Whoever held it stops writing.
 	ErrLeaseLost = errors.New("lease lost")
 )
 
@@ -42,7 +42,7 @@ type LeaseOptions struct {
 	TTL      time.Duration // default DefaultLeaseTTL
 	Margin   time.Duration // how much earlier than the database the holder believes itself expired; default DefaultLeaseMargin
 	// Now is a clock with a monotonic reading. It stands still while a virtual machine is paused, so the deadline keeps a
-	// healthy process honest; safety comes from assert_writer and from the Runners. Default time.Now.
+	// healthy process honest; safety comes from assert_writer and from the Runners. Default: the store's.
 	Now func() time.Time
 }
 
@@ -82,7 +82,7 @@ func (s *Store) NewLease(o LeaseOptions) (*Lease, error) {
 		return nil, fmt.Errorf("lease of stream %s: margin %v leaves nothing of %v", o.Stream, o.Margin, o.TTL)
 	}
 	if o.Now == nil {
-		o.Now = time.Now
+		o.Now = s.config.Now
 	}
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return s.directConn(ctx, o.Database) }
 	return &Lease{options: o, connect: connect}, nil

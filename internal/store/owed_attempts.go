@@ -83,12 +83,12 @@ func (s *Store) SurvivedAttempt(ctx context.Context, fence Fence, d Delivery) er
 	return wrapf(err, "survive attempt of message %s", d.MessageID)
 }
 
-// ParkDelivery sets a delivery with at least max attempts aside, in one transaction: from its commit on no drain lists it.
+// ParkDelivery sets a delivery with at least so many attempts aside, in one transaction: from its commit on no drain lists it.
 // It returns nil where there was nothing to set aside. ErrStaleWriter, ErrFrozen.
-func (s *Store) ParkDelivery(ctx context.Context, fence Fence, d Delivery, reason string, max int) (*Parked, error) {
+func (s *Store) ParkDelivery(ctx context.Context, fence Fence, d Delivery, reason string, atLeast int) (*Parked, error) {
 	var p *Parked
 	err := s.writerDo(ctx, fence, func(b *pgx.Batch) {
-		b.Queue(sqlPark, d.MessageID, d.Recipient, d.Channel, d.Pos, reason, max).Query(func(rows pgx.Rows) error {
+		b.Queue(sqlPark, d.MessageID, d.Recipient, d.Channel, d.Pos, reason, atLeast).Query(func(rows pgx.Rows) error {
 			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Parked, error) {
 				parked := Parked{Delivery: d, Reason: reason}
 				err := row.Scan(&parked.Attempts, &parked.Replayed, &parked.FirstUnixMs, &parked.LastUnixMs)

@@ -13,7 +13,7 @@ import (
 )
 
 // worker opens the store as a delivery worker does, and takes the lease.
-func (s *stage) worker(t *testing.T) (*store.Store, *store.Lease, store.Fence) {
+func (s *stage) worker(t *testing.T) (*store.Store, store.Fence) {
 	t.Helper()
 	db := s.Database
 	w, err := store.Open(t.Context(), store.Config{
@@ -32,7 +32,7 @@ func (s *stage) worker(t *testing.T) (*store.Store, *store.Lease, store.Fence) {
 	}
 	t.Cleanup(func() { _ = lease.Release(context.WithoutCancel(t.Context())) })
 	fence, _ := lease.Fence()
-	return w, lease, fence
+	return w, fence
 }
 
 func (s *stage) mention(t *testing.T) store.Message {
@@ -68,7 +68,7 @@ func pending(v store.AgentView) []string {
 func TestOwedBecomesCommands(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, fence := s.worker(t)
+	w, fence := s.worker(t)
 	steer, _, err := s.Store.Steer(s.tenant.Ctx, s.session.ID, "by hand")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestOwedBecomesCommands(t *testing.T) {
 func TestCommandsNumberedSideBySide(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, fence := s.worker(t)
+	w, fence := s.worker(t)
 	ms := []store.Message{s.mention(t), s.mention(t), s.mention(t)}
 	var group sync.WaitGroup
 	for _, m := range ms {
@@ -153,7 +153,7 @@ func TestCommandsNumberedSideBySide(t *testing.T) {
 func TestAgentWithoutSession(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, _ := s.worker(t)
+	w, _ := s.worker(t)
 	m := s.mention(t)
 	s.Exec(t, `update compass.session_bindings set claimed = false`)
 	if v := s.agentView(t, w); v.Session != nil || v.Wake {
@@ -172,7 +172,7 @@ func TestAgentWithoutSession(t *testing.T) {
 func TestAttemptsAndParking(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, fence := s.worker(t)
+	w, fence := s.worker(t)
 	m := s.post(t, "poison")
 	d := store.Delivery{MessageID: m.ID, Recipient: s.agent.ID, Channel: s.channel.ID, Pos: m.Pos}
 	attempts := func() int { return s.view(t).Sessions[0].Rows[0].Attempts }
@@ -219,7 +219,7 @@ func TestAttemptsAndParking(t *testing.T) {
 func TestRejectionsCountOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, fence := s.worker(t)
+	w, fence := s.worker(t)
 	m := s.post(t, "cannot")
 	r := store.Rejections{Delivery: store.Delivery{MessageID: m.ID, Recipient: s.agent.ID, Channel: s.channel.ID, Pos: m.Pos}}
 	steps := []struct {
@@ -255,7 +255,7 @@ func TestRejectionsCountOnce(t *testing.T) {
 func TestParkingASteer(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, fence := s.worker(t)
+	w, fence := s.worker(t)
 	m := s.mention(t)
 	if _, err := w.AppendCommands(s.tenant.Ctx, fence, store.NewCommands{Agent: s.agent.ID, Session: s.session.ID, Messages: idsOf(m)}); err != nil {
 		t.Fatal(err)

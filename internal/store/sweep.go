@@ -13,6 +13,7 @@ type SweepQuery struct {
 	Stream   string
 	Part     int
 	Parts    int
+	Tenant   TenantID // only this one; "" for all
 }
 
 // OwingChannel is a channel whose head is past the cursor of a live agent.
@@ -35,10 +36,12 @@ type StreamTenant struct {
 }
 
 const (
-	// $1 stream, $2 parts, $3 part.
-	sqlSweepTenants = `p.stream = $1 and mod(hashtext(p.tenant_id) & 1023, $2) = $3`
+	// $1 stream, $2 parts, $3 part, $4 tenant.
+	sqlSweepTenants = `p.stream = $1 and mod(hashtext(p.tenant_id) & 1023, $2) = $3 and ($4 = '' or p.tenant_id = $4)`
 
 	// TickAll: every live (agent, channel) that owes, those that moved first; age never excludes.
+	//
+	//compass:hot
 	sqlSweepChannels = `
 select c.tenant_id, c.channel_id
   from compass.placements p
@@ -84,7 +87,7 @@ select p.tenant_id, p.claim, p.draining from compass.placements p
  where p.stream = $1 and (p.claim > $2 or p.draining) order by p.claim`
 )
 
-func (q SweepQuery) args() []any { return []any{q.Stream, max(q.Parts, 1), q.Part} }
+func (q SweepQuery) args() []any { return []any{q.Stream, max(q.Parts, 1), q.Part, q.Tenant} }
 
 // SweepChannels finds the channels that owe a live session something.
 func (s *Store) SweepChannels(ctx context.Context, q SweepQuery) ([]OwingChannel, error) {

@@ -54,7 +54,7 @@ func TestSweepFindsAllThatIsOwed(t *testing.T) {
 	s.Exec(t, `update compass.accounts set wake = 'on_owed' where id = $1`, sleeper.ID)
 	check(t, s.Store.AddMember(s.tenant.Ctx, store.Member{Channel: s.channel.ID, Account: sleeper.ID, Actor: s.tenant.Admin.ID}))
 	last := s.post(t, "for the sleeper too")
-	w, _, _ := s.worker(t)
+	w, _ := s.worker(t)
 
 	id := string(s.tenant.ID)
 	want := map[string][]string{
@@ -64,6 +64,12 @@ func TestSweepFindsAllThatIsOwed(t *testing.T) {
 	for _, parts := range []int{1, 7} {
 		if diff := cmp.Diff(want, sweep(t, w, parts)); diff != "" {
 			t.Errorf("in %d parts: %s", parts, diff)
+		}
+	}
+	for tenant, n := range map[store.TenantID]int{s.tenant.ID: 1, "t_another": 0} {
+		found, err := w.SweepChannels(t.Context(), store.SweepQuery{Stream: "main", Parts: 1, Tenant: tenant})
+		if err != nil || len(found) != n {
+			t.Errorf("of tenant %s: %+v (%v)", tenant, found, err)
 		}
 	}
 	s.Exec(t, `update compass.delivery_cursors set acked = $1`, last.Pos)
@@ -81,7 +87,7 @@ func TestSweepFindsAllThatIsOwed(t *testing.T) {
 func TestMovedTenants(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, _ := s.worker(t)
+	w, _ := s.worker(t)
 	look := func(above int64) []store.StreamTenant {
 		t.Helper()
 		found, err := w.MovedTenants(t.Context(), 0, "main", above)
@@ -124,7 +130,7 @@ func TestSessionOwes(t *testing.T) {
 func TestRouteMissed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	w, _, fence := s.worker(t)
+	w, fence := s.worker(t)
 	m := s.mention(t)
 	s.Exec(t, `delete from compass.owed_mentions`)
 	s.Exec(t, `update compass.messages set mentions_routed_at = null`)

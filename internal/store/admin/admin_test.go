@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -25,7 +26,7 @@ func newAdmin(t *testing.T) *admin.Admin {
 
 func adminOf(t *testing.T, dsn string) *admin.Admin {
 	t.Helper()
-	a, err := admin.New(admin.Options{DSN: dsn})
+	a, err := admin.New(admin.Options{DSN: dsn, Timeout: 5 * time.Minute}) // the machine may be busy
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func TestEnsureAtOnce(t *testing.T) {
 	errs := make([]error, 8)
 	for i := range errs {
 		wg.Go(func() {
-			a, err := admin.New(admin.Options{DSN: storetest.Postgres(t).AdminDSN})
+			a, err := admin.New(admin.Options{DSN: storetest.Postgres(t).AdminDSN, Timeout: 5 * time.Minute})
 			if err == nil {
 				_, err = a.Ensure(t.Context(), admin.Spec{Database: db.Name, Passwords: passwords()})
 			}

@@ -64,7 +64,7 @@ func NewDatabaseUnmade(tb testing.TB) *Database {
 func (s *Server) newDatabase(tb testing.TB, name string) *Database {
 	tb.Helper()
 	db := s.unmade(tb, name)
-	a, err := admin.New(admin.Options{DSN: s.AdminDSN})
+	a, err := admin.New(admin.Options{DSN: s.AdminDSN, Timeout: startTimeout}) // a test machine may be busy
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,0 +1,358 @@
+package controllers_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/controllers/flow"
+	"github.com/rigelbuild/compass-operator/controllers/server"
+	"github.com/rigelbuild/compass-operator/controllers/stream"
+	"github.com/rigelbuild/compass-operator/controllers/tenant"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/kube"
+	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/store/admin"
+	"github.com/rigelbuild/compass-operator/internal/store/schema"
+)
+
+// calls counts what an operator asks of the world, and lets one of it fail.
+type calls struct {
+	n      int
+	writes []string // to the API server
+	failAt int      // the n-th call fails after it took effect, as if its answer was lost; 0: none
+}
+
+var errLost = errors.New("the answer was lost")
+
+// call does what is asked for and counts it.
+func (c *calls) call(do func() error) error {
+	c.n++
+	if err := do(); err != nil || c.n != c.failAt {
+		return err
+	}
+	return errLost
+}
+
+func value[T any](c *calls, do func() (T, error)) (T, error) {
+	var v T
+	err := c.call(func() (err error) { v, err = do(); return err })
+	return v, err
+}
+
+// operator is one process of the operator, with its reconcilers called directly.
+type operator struct {
+	*ground
+	calls   *calls
+	server  *server.Reconciler
+	tenant  *tenant.Reconciler
+	stream  *stream.Reconciler
+	client  client.Client
+	events  []string
+	seconds int // of the clock
+}
+
+type recorder struct{ op *operator }
+
+func (r recorder) Eventf(_, _ runtime.Object, kind, reason, _, _ string, _ ...any) {
+	r.op.events = append(r.op.events, kind+" "+reason)
+}
+
+func newOperator(t *testing.T, g *ground, c *calls) *operator {
+	t.Helper()
+	op := &operator{ground: g, calls: c}
+	op.client = indexed{counted(g.api, c)}
+	kids := kube.Children{Client: op.client, Live: counted(g.api, c)}
+	frame := flow.Frame{
+		Client: op.client, Events: recorder{op}, Now: time.Now, Spread: func(d time.Duration) time.Duration { return d },
+		Resync: time.Hour, Poll: time.Minute,
+	}
+	images := kube.Images{Compass: "localhost/compass:dev", NATS: "localhost/nats:dev", PullPolicy: "IfNotPresent"}
+	pool := counting{g.pool, c}
+	var err1, err2, err3 error
+	op.server, err1 = server.New(server.Options{
+		Frame: frame, Children: kids, Images: images, Rand: rand.Reader, Now: time.Now,
+		Systems: server.Systems{Databases: pool, Platform: pool, Transport: pool, Sessions: g.pool},
+	})
+	op.tenant, err2 = tenant.New(tenant.Options{
+		Frame: frame, Children: kids, Rand: rand.Reader, Now: time.Now, Systems: tenant.Systems{Rows: pool, Accounts: pool},
+	})
+	op.stream, err3 = stream.New(stream.Options{
+		Frame: frame, Children: kids, Images: images, Now: time.Now,
+		Systems: stream.Systems{Placements: pool, Leases: pool, Streams: pool},
+	})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	return op
+}
+
+// counted is a client whose writes and live reads are calls.
+func counted(c client.WithWatch, count *calls) client.Client {
+	write := func(what string, do func() error) error {
+		count.writes = append(count.writes, what)
+		return count.call(do)
+	}
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return write("create "+o.GetName(), func() error { return c.Create(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			return write("patch "+o.GetName(), func() error { return c.Patch(ctx, o, p, opts...) })
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			return write("apply", func() error { return c.Apply(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return write("delete "+o.GetName(), func() error { return c.Delete(ctx, o, opts...) })
+		},
+		SubResourcePatch: func(
+			ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption,
+		) error {
+			return write(sub+" "+o.GetName(), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			return count.call(func() error { return c.Get(ctx, key, o, opts...) })
+		},
+	})
+}
+
+// counting is the pool with every call counted.
+type counting struct {
+	pool *backend.Pool
+	c    *calls
+}
+
+func (p counting) EnsureDatabase(ctx context.Context, at backend.Admin, owner string, spec admin.Spec) (admin.Observation, error) {
+	return value(p.c, func() (admin.Observation, error) { return p.pool.EnsureDatabase(ctx, at, owner, spec) })
+}
+
+func (p counting) Migrate(ctx context.Context, at backend.Admin, database string) (schema.Status, error) {
+	return value(p.c, func() (schema.Status, error) { return p.pool.Migrate(ctx, at, database) })
+}
+
+func (p counting) RemoveDatabase(ctx context.Context, at backend.Admin, owner, database string) error {
+	return p.c.call(func() error { return p.pool.RemoveDatabase(ctx, at, owner, database) })
+}
+
+func (p counting) EnsureSystem(ctx context.Context, at backend.Place) error {
+	return p.c.call(func() error { return p.pool.EnsureSystem(ctx, at) })
+}
+
+func (p counting) EnsureAdmin(ctx context.Context, at backend.Place, id store.TenantID, token string) error {
+	return p.c.call(func() error { return p.pool.EnsureAdmin(ctx, at, id, token) })
+}
+
+func (p counting) EnsureEnrolment(ctx context.Context, at backend.Place, token string) (bool, error) {
+	return value(p.c, func() (bool, error) { return p.pool.EnsureEnrolment(ctx, at, token) })
+}
+
+func (p counting) CountTenants(ctx context.Context, at backend.Place) (int64, error) {
+	return value(p.c, func() (int64, error) { return p.pool.CountTenants(ctx, at) })
+}
+
+func (p counting) EnsureAccounts(ctx context.Context, at backend.Place, servers int, accounts ...fabric.Account) (backend.NATSSeen, error) {
+	return value(p.c, func() (backend.NATSSeen, error) { return p.pool.EnsureAccounts(ctx, at, servers, accounts...) })
+}
+
+func (p counting) EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error) {
+	return value(p.c, func() (store.TenantRow, error) { return p.pool.EnsureTenant(ctx, at, want) })
+}
+
+func (p counting) RemoveTenant(ctx context.Context, at backend.Place, slug string) error {
+	return p.c.call(func() error { return p.pool.RemoveTenant(ctx, at, slug) })
+}
+
+func (p counting) EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account) error {
+	return p.c.call(func() error { return p.pool.EnsureAccount(ctx, at, account) })
+}
+
+func (p counting) RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error {
+	return p.c.call(func() error { return p.pool.RemoveAccount(ctx, at, account) })
+}
+
+func (p counting) Tenants(ctx context.Context, at backend.Place) ([]store.TenantRow, error) {
+	return value(p.c, func() ([]store.TenantRow, error) { return p.pool.Tenants(ctx, at) })
+}
+
+func (p counting) PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (bool, error) {
+	return value(p.c, func() (bool, error) { return p.pool.PlaceTenant(ctx, at, id, from, to) })
+}
+
+func (p counting) DrainTenant(ctx context.Context, at backend.Place, id store.TenantID, name string) error {
+	return p.c.call(func() error { return p.pool.DrainTenant(ctx, at, id, name) })
+}
+
+func (p counting) Lease(ctx context.Context, at backend.Place, name string) (store.LeaseSeen, error) {
+	return value(p.c, func() (store.LeaseSeen, error) { return p.pool.Lease(ctx, at, name) })
+}
+
+func (p counting) DeadLetters(ctx context.Context, at backend.Place, name string) (int64, error) {
+	return value(p.c, func() (int64, error) { return p.pool.DeadLetters(ctx, at, name) })
+}
+
+func (p counting) EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
+	return value(p.c, func() (fabric.StreamSeen, error) { return p.pool.EnsureStream(ctx, at, spec) })
+}
+
+func (p counting) EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
+	return value(p.c, func() (fabric.StreamSeen, error) { return p.pool.EnsureDeadLetters(ctx, at, spec) })
+}
+
+func (p counting) EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error) {
+	return value(p.c, func() (fabric.ConsumerSeen, error) { return p.pool.EnsureConsumer(ctx, at, spec) })
+}
+
+func (p counting) RemoveStream(ctx context.Context, at backend.Place, name string) error {
+	return p.c.call(func() error { return p.pool.RemoveStream(ctx, at, name) })
+}
+
+// once looks at one object once, as the work queue would have it. An object that is not there is nothing to do.
+func (op *operator) once(t *testing.T, obj client.Object, name string) (reconcile.Result, error) {
+	t.Helper()
+	if !op.get(t, obj, name) {
+		return reconcile.Result{}, nil
+	}
+	switch o := obj.(type) {
+	case *v1alpha1.CompassServer:
+		return op.server.Reconcile(t.Context(), o)
+	case *v1alpha1.CompassTenant:
+		return op.tenant.Reconcile(t.Context(), o)
+	case *v1alpha1.DeliveryStream:
+		return op.stream.Reconcile(t.Context(), o)
+	}
+	t.Fatalf("no reconciler of %T", obj)
+	return reconcile.Result{}, nil
+}
+
+// named is one of our objects by its name.
+type named struct {
+	kind func() client.Object
+	name string
+}
+
+func aServer(name string) named {
+	return named{func() client.Object { return &v1alpha1.CompassServer{} }, name}
+}
+
+func aTenant(name string) named {
+	return named{func() client.Object { return &v1alpha1.CompassTenant{} }, name}
+}
+
+func aStream(name string) named {
+	return named{func() client.Object { return &v1alpha1.DeliveryStream{} }, name}
+}
+
+// settle looks at the objects in turn, with Kubernetes doing its part, until a whole round changes none of them.
+func (op *operator) settle(t *testing.T, objects ...named) {
+	t.Helper()
+	const rounds = 12
+	for range rounds {
+		before := op.versions(t, objects)
+		for _, o := range objects {
+			_, _ = op.once(t, o.kind(), o.name) // what went wrong is in the conditions
+		}
+		op.kubelet(t)
+		if before == op.versions(t, objects) {
+			return
+		}
+	}
+	t.Fatalf("not settled after %d rounds", rounds)
+}
+
+func (op *operator) versions(t *testing.T, objects []named) string {
+	t.Helper()
+	all := ""
+	for _, o := range objects {
+		obj := o.kind()
+		if op.get(t, obj, o.name) {
+			all += " " + obj.GetResourceVersion()
+		}
+		all += ";"
+	}
+	return all
+}
+
+// condition is what an object says of one thing.
+func (g *ground) condition(t *testing.T, o named, kind string) metav1.Condition {
+	t.Helper()
+	obj := o.kind()
+	if !g.get(t, obj, o.name) {
+		t.Fatalf("%T %s is gone", obj, o.name)
+	}
+	common, _ := obj.(flow.Object)
+	if c := meta.FindStatusCondition(common.Common().Conditions, kind); c != nil {
+		return *c
+	}
+	return metav1.Condition{}
+}
+
+func (g *ground) ready(t *testing.T, o named) bool {
+	t.Helper()
+	return g.condition(t, o, v1alpha1.ConditionReady).Status == metav1.ConditionTrue
+}
+
+func (g *ground) mustBeReady(t *testing.T, objects ...named) {
+	t.Helper()
+	for _, o := range objects {
+		if g.ready(t, o) {
+			continue
+		}
+		obj := o.kind()
+		g.get(t, obj, o.name)
+		common, _ := obj.(flow.Object)
+		for _, c := range common.Common().Conditions {
+			t.Logf("%s: %s %s %s: %s", o.name, c.Type, c.Status, c.Reason, c.Message)
+		}
+		t.Fatalf("%T %s is not Ready", obj, o.name)
+	}
+}
+
+// The three objects of most tests.
+
+func (g *ground) newServer(t *testing.T, name string, edit ...func(*v1alpha1.CompassServer)) named {
+	t.Helper()
+	s := &v1alpha1.CompassServer{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}
+	s.Spec.Database.AdminSecretRef.Name = "postgres-admin"
+	s.Spec.Database.Name = g.database(t)
+	s.Spec.Server.Replicas = new(int32(2))
+	for _, e := range edit {
+		e(s)
+	}
+	g.create(t, s)
+	return aServer(name)
+}
+
+func (g *ground) newTenant(t *testing.T, name, of string, edit ...func(*v1alpha1.CompassTenant)) named {
+	t.Helper()
+	o := &v1alpha1.CompassTenant{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}
+	o.Spec.ServerRef.Name = of
+	for _, e := range edit {
+		e(o)
+	}
+	g.create(t, o)
+	return aTenant(name)
+}
+
+func (g *ground) newStream(t *testing.T, name, of string, edit ...func(*v1alpha1.DeliveryStream)) named {
+	t.Helper()
+	o := &v1alpha1.DeliveryStream{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}
+	o.Spec.ServerRef.Name = of
+	o.Spec.Tenants.All = true
+	for _, e := range edit {
+		e(o)
+	}
+	g.create(t, o)
+	return aStream(name)
+}
