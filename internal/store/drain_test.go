@@ -335,6 +335,7 @@ func TestDrainWalksTheIndex(t *testing.T) {
 		if !strings.Contains(line, "on messages ") {
 			continue
 		}
+		line = strings.Replace(line, "rows=16.00", "rows=16", 1) // as Postgres 18 prints it
 		walked = strings.Contains(line, "Index Scan using messages_tenant_id_channel_id_pos_key") && strings.Contains(line, "actual rows=16 ") &&
 			strings.Contains(lines[i+1], "Index Cond:") && strings.Contains(lines[i+1], "pos > ")
 	}
