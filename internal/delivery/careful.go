@@ -188,11 +188,57 @@ type chainRejection struct {
 	rejection
 }
 
+// rejects remember how often each session said that it rejected a message, longer than a chain lives: a session says it
+// again with every state until it has taken the message or something after it.
+type rejects struct {
+	mu       sync.Mutex
+	sessions map[string]*rejecting
+}
+
+type rejecting struct {
+	counts map[string]int
+	last   time.Time
+}
+
+func (r *rejects) known(session, message string) (n int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[session]; s != nil {
+		n, ok = s.counts[message]
+	}
+	return n, ok
+}
+
+func (r *rejects) heard(session, message string, n int, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[session]
+	if s == nil {
+		s = &rejecting{counts: map[string]int{}}
+		if r.sessions == nil {
+			r.sessions = map[string]*rejecting{}
+		}
+		r.sessions[session] = s
+	}
+	s.counts[message], s.last = n, now
+}
+
+// prune forgets sessions that rejected nothing since before.
+func (r *rejects) prune(before time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for session, s := range r.sessions {
+		if s.last.Before(before) {
+			delete(r.sessions, session)
+		}
+	}
+}
+
 // countRejections writes down what was rejected by name, each new one once, and holds the chain until its pause is over:
 // besides a death of the worker the only failure that counts.
 func (c *Consumer) countRejections(ctx context.Context, t *tenant, channel string, rejected []chainRejection) error {
 	for _, r := range rejected {
-		known, ok := r.ch.rejected[r.id]
+		known, ok := c.rejects.known(r.ch.live.Session, r.id)
 		if ok && r.count <= known {
 			continue
 		}
@@ -210,7 +256,7 @@ func (c *Consumer) countRejections(ctx context.Context, t *tenant, channel strin
 		if err != nil {
 			return err
 		}
-		r.ch.rejected[r.id] = r.count
+		c.rejects.heard(r.ch.live.Session, r.id, r.count, c.clock.Now())
 		r.ch.more = true
 		c.in.rejected.Add(ctx, 1)
 		c.log.InfoContext(ctx, "A Runner rejected a message", "tenant", t.id, "message", r.id, "agent", r.ch.live.Agent,
@@ -223,7 +269,7 @@ func (c *Consumer) countRejections(ctx context.Context, t *tenant, channel strin
 // the announcement follows.
 func (d *drain) park(ctx context.Context, p *plan, row store.OwedRow) error {
 	reason := store.ReasonWorkerDied
-	if p.ch.rejected[row.ID] > 0 || !d.leases.Careful(d.tenant.inDatabase()) {
+	if n, _ := d.rejects.known(p.ch.live.Session, row.ID); n > 0 || !d.leases.Careful(d.tenant.inDatabase()) {
 		reason = store.ReasonRejected
 	}
 	return d.setAside(ctx, d.tenant, d.delivery(p, row), reason)

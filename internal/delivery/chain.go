@@ -30,12 +30,11 @@ type chain struct {
 	flight []link // sent and not acknowledged, in order
 	more   bool   // something waits behind looked
 
-	hold     time.Time // nothing is sent before: a backoff, a Runner that is not there
-	fails    int       // pauses in a row without a word of the session
-	rewound  time.Time // when the gate last went back, and to where
-	back     int64
-	doubt    time.Time      // when to go back once more, unless something is taken before
-	rejected map[string]int // how often the session said that it rejected a message
+	hold    time.Time // nothing is sent before: a backoff, a Runner that is not there
+	fails   int       // pauses in a row without a word of the session
+	rewound time.Time // when the gate last went back, and to where
+	back    int64
+	doubt   time.Time // when to go back once more, unless something is taken before
 }
 
 // link is one command on its way. A resend carries the same prev, pos and id, and the fence of then.
@@ -73,7 +72,7 @@ type rejection struct {
 }
 
 func newChain(live store.LiveSession, claim, acked int64) *chain {
-	return &chain{live: live, claim: claim, acked: acked, rejected: map[string]int{}}
+	return &chain{live: live, claim: claim, acked: acked}
 }
 
 // passed is up to where nothing needs to be listed.

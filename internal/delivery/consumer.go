@@ -41,6 +41,7 @@ type Consumer struct {
 	failures failures
 	letters  letters
 	charged  charged
+	rejects  rejects
 	claims   claims
 	watch    watch
 
@@ -184,7 +185,11 @@ func (c *Consumer) worker(ctx context.Context, i int) {
 func (c *Consumer) look(ctx context.Context, w work) {
 	t := c.tenants.get(w.tenant)
 	database := t.inDatabase()
-	if wait := c.outages.wait(database, c.clock.Now()); wait > 0 {
+	wait := c.outages.wait(database, c.clock.Now())
+	if wait == 0 && (w.kind == itemChannel || w.kind == itemAgent) {
+		wait = c.outages.wait(natsIsAway, c.clock.Now())
+	}
+	if wait > 0 {
 		c.later.at(w.item, w.why, c.clock.Now().Add(wait))
 		return
 	}
@@ -204,7 +209,7 @@ func (c *Consumer) look(ctx context.Context, w work) {
 	}
 	t.leftOver(w.item)
 	count(ctx, c.in.failures, 1, "kind", w.kind.String())
-	wait := retryAfter(c.failures.add(w.item))
+	wait = retryAfter(c.failures.add(w.item))
 	c.log.WarnContext(ctx, "Could not look at what is owed", "tenant", w.tenant, "kind", w.kind.String(), "retry", wait, "error", err)
 	c.later.at(w.item, w.why, c.clock.Now().Add(wait))
 }
@@ -243,6 +248,9 @@ func (c *Consumer) fence(t *tenant) (store.Fence, error) {
 	return fence, nil
 }
 
+// natsIsAway is the entry of outages for the broker: without it there is nothing to look for.
+const natsIsAway = -1
+
 // outages keeps a database that is away from holding the workers: one look at a time finds out whether it is back, its
 // tenants wait meanwhile, and nobody else does (REQ-239).
 type outages struct {
@@ -273,7 +281,7 @@ func (o *outages) wait(database int, now time.Time) time.Duration {
 func (o *outages) note(database int, err error, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !errors.Is(err, store.ErrUnavailable) {
+	if !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, fabric.ErrUnavailable) {
 		delete(o.away, database)
 		return
 	}

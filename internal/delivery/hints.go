@@ -55,12 +55,13 @@ func checkRef(ref fabric.EventRef) error {
 	return errors.Join(naming.ValidTenant(ref.Tenant), naming.ValidID(naming.MessagePrefix, ref.RowID))
 }
 
-// markRow remembers a row of which a reference came. Where too many wait, a sweep finds what they led to, so that a flood
-// of references bounds itself.
+// markRow remembers a row of which a reference came. Where too many wait, a sweep finds what they led to once the tenant
+// can be looked at again, so that a flood of references bounds itself.
 func (c *Consumer) markRow(tenant store.TenantID, id string) {
-	if !c.rows.add(tenant, id) {
-		c.onReconnect()
+	if _, ok := c.leases.Fence(c.tenants.get(tenant).inDatabase()); !ok {
+		return // when the lease is back, that database is swept
 	}
+	c.rows.add(tenant, id)
 	c.dirty.add(item{tenant: tenant, kind: itemRows}, whyRead)
 }
 
@@ -68,13 +69,14 @@ func (c *Consumer) markRow(tenant store.TenantID, id string) {
 type rows struct {
 	mu      sync.Mutex
 	waiting map[store.TenantID]map[string]bool
+	dropped map[store.TenantID]bool // more came than were kept
 }
 
-func (r *rows) add(tenant store.TenantID, id string) (kept bool) {
+func (r *rows) add(tenant store.TenantID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
-		r.waiting = map[store.TenantID]map[string]bool{}
+		r.waiting, r.dropped = map[store.TenantID]map[string]bool{}, map[store.TenantID]bool{}
 	}
 	ids := r.waiting[tenant]
 	if ids == nil {
@@ -82,10 +84,19 @@ func (r *rows) add(tenant store.TenantID, id string) (kept bool) {
 		r.waiting[tenant] = ids
 	}
 	if len(ids) >= rowsMax && !ids[id] {
-		return false
+		r.dropped[tenant] = true
+		return
 	}
 	ids[id] = true
-	return true
+}
+
+// lost reports, once, whether rows of the tenant were dropped.
+func (r *rows) lost(tenant store.TenantID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost := r.dropped[tenant]
+	delete(r.dropped, tenant)
+	return lost
 }
 
 // take hands out a page of a tenant's rows, and says whether more wait.

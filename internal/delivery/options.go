@@ -68,6 +68,8 @@ const (
 	// of the tenant.
 	rowPage = 256
 	rowsMax = 4096
+	// rejectsKept is how long a rejection is remembered after the last one of its session.
+	rejectsKept = time.Hour
 	// wakeFirst and wakeMost bound how often one agent is woken.
 	wakeFirst = time.Second
 	wakeMost  = time.Minute

@@ -32,6 +32,8 @@ func (c *Consumer) resolveRows(ctx context.Context, t *tenant) error {
 	}
 	if more {
 		c.dirty.add(item{tenant: t.id, kind: itemRows}, whyRead)
+	} else if c.rows.lost(t.id) {
+		c.onReconnect()
 	}
 	return nil
 }

@@ -52,6 +52,7 @@ func (c *Consumer) send(ctx context.Context, t *tenant, to store.LiveSession, cm
 	err = c.step(ctx, func(ctx context.Context) error {
 		return c.dispatch.SendCommand(ctx, fabric.RunnerAddr{Fleet: to.Fleet, ID: to.Runner}, &compassv1.SessionsResponse{Body: body})
 	})
+	c.outages.note(natsIsAway, err, c.clock.Now())
 	if err != nil {
 		c.in.unreached.Add(ctx, 1)
 		c.log.DebugContext(ctx, "Command reached nobody", "session", to.Session, "runner", to.Runner, "error", err)

@@ -200,7 +200,7 @@ func (c *Consumer) recover(ctx context.Context) {
 			}
 		}
 		if !now.Before(nextTick) {
-			nextTick = nextTick.Add(tick)
+			nextTick = latest(nextTick.Add(tick), now) // after an outage the circle goes on, it does not catch up
 			c.tickPart(ctx, part)
 			part = (part + 1) % c.o.Parts
 		}
@@ -218,6 +218,7 @@ func (c *Consumer) tickPart(ctx context.Context, part int) {
 		c.in.lastTick.Store(c.clock.Now().UnixNano())
 		c.tenants.forget(c.clock.Now(), c.o.Stream)
 		c.wakes.prune(c.clock.Now())
+		c.rejects.prune(c.clock.Now().Add(-rejectsKept))
 	}
 }
 

@@ -36,8 +36,8 @@ type StreamTenant struct {
 }
 
 const (
-	// $1 stream, $2 parts, $3 part, $4 tenant.
-	sqlSweepTenants = `p.stream = $1 and mod(hashtext(p.tenant_id) & 1023, $2) = $3 and ($4 = '' or p.tenant_id = $4)`
+	// $1 stream, $2 parts, $3 part, $4 tenant, $5 database: database 0 also has the rows of tenants that live elsewhere.
+	sqlSweepTenants = `p.stream = $1 and mod(hashtext(p.tenant_id) & 1023, $2) = $3 and ($4 = '' or p.tenant_id = $4) and p.database_id = $5`
 
 	// TickAll: every live (agent, channel) that owes, those that moved first; age never excludes.
 	//
@@ -84,10 +84,10 @@ select p.tenant_id from compass.placements p
 	// What has come to the stream since, and what is about to leave it; a claim only rises.
 	sqlMovedTenants = `
 select p.tenant_id, p.claim, p.draining from compass.placements p
- where p.stream = $1 and (p.claim > $2 or p.draining) order by p.claim`
+ where p.stream = $1 and (p.claim > $2 or p.draining) and p.database_id = $3 order by p.claim`
 )
 
-func (q SweepQuery) args() []any { return []any{q.Stream, max(q.Parts, 1), q.Part, q.Tenant} }
+func (q SweepQuery) args() []any { return []any{q.Stream, max(q.Parts, 1), q.Part, q.Tenant, q.Database} }
 
 // SweepChannels finds the channels that owe a live session something.
 func (s *Store) SweepChannels(ctx context.Context, q SweepQuery) ([]OwingChannel, error) {
@@ -116,7 +116,7 @@ func (s *Store) SweepUnrouted(ctx context.Context, q SweepQuery) ([]TenantID, er
 
 // MovedTenants lists the tenants of a stream with a claim above one seen before, and those that are draining, by claim.
 func (s *Store) MovedTenants(ctx context.Context, database int, stream string, above int64) ([]StreamTenant, error) {
-	found, err := systemQuery(ctx, s, LoopPlacement, database, pgx.RowToStructByPos[StreamTenant], sqlMovedTenants, stream, above)
+	found, err := systemQuery(ctx, s, LoopPlacement, database, pgx.RowToStructByPos[StreamTenant], sqlMovedTenants, stream, above, database)
 	return found, wrapf(err, "look for moved tenants of stream %s", stream)
 }
 
