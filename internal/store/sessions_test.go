@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 )
 
 // Holds REQ-120, REQ-132, REQ-152: a start goes to the Runner with the fewest sessions among those that the tenant may use
@@ -95,39 +97,49 @@ func TestStartAndTheLiveSession(t *testing.T) {
 	}
 }
 
-// Holds REQ-152: starts of one agent from many Servers at once make one session.
+// Holds REQ-152: of two starts of one agent at once, at two Servers, one wins, and the other is told which session there is.
 func TestStartsAreSerial(t *testing.T) {
 	t.Parallel()
 	f := newSessions(t)
 	f.runner(t, alive)
-	other := f.open(t)
 	ctx := inA(t)
-	results := make(chan error, 8)
+	// Both are under way before either can go on: they wait for the Runner's row, or one for the other.
+	lock, err := storetest.Connect(t, f.db.Super).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), `select from compass.runner_leases for update`); err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 2)
 	var group sync.WaitGroup
-	for i := range cap(results) {
-		s := []*Store{f.Store, other}[i%2]
+	for i, s := range []*Store{f.Store, f.open(t)} {
 		id := f.newID(t, ctx)
 		group.Go(func() {
 			_, err := s.StartSession(ctx, NewSession{Session: id, Agent: agentX})
 			results <- err
 		})
+		f.waiting(t, i+1)
+	}
+	if err := lock.Commit(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	group.Wait()
 	close(results)
-	ok := 0
 	won, err := f.SessionForAccount(ctx, agentX)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ok := 0
 	for err := range results {
 		if err == nil {
 			ok++
 		} else if live, is := errors.AsType[*LiveSessionError](err); !is || live.Session != won.Session {
-			t.Errorf("a losing start: %v, want it to name %s", err, won.Session)
+			t.Errorf("the other start: %v, want it to name %s", err, won.Session)
 		}
 	}
 	if ok != 1 {
-		t.Errorf("%d of %d starts succeeded, want 1", ok, cap(results))
+		t.Errorf("%d of two starts succeeded, want 1", ok)
 	}
 }
 
