@@ -53,9 +53,14 @@ func (c *crash) die() {
 // rise starts the next life of the standalone process and leads everybody there.
 func (c *crash) rise() {
 	c.Helper()
+	c.riseFor(c.box.follow)
+}
+
+func (c *crash) riseFor(lead func(*standalone)) {
+	c.Helper()
 	c.home.pg.open(host(c, c.home.db.Server.AdminDSN))
 	c.s = c.home.start("--agent", "none", "--nats-listen", "127.0.0.1:0")
-	c.box.follow(c.s)
+	lead(c.s)
 }
 
 // end waits until nothing is owed and holds the record against Postgres. It returns how often the message was taken.
@@ -181,9 +186,15 @@ func TestKilledBetweenDispatchAndAck(t *testing.T) {
 		t.Fatalf("owed = %v: this is not the window", owed)
 	}
 	c.die()
-	c.rise()
+	// Still no ack leaves the Runner, so the next worker sends the message again; what it sends after it comes after it.
+	c.riseFor(c.box.followUnacked)
 	after := c.s.api.post(t, c.channel, "after").GetId()
 	c.box.record.await(after, 1)
+	await(t, "the next life sends the message again, and the one after it", func() string {
+		sent := metrics(t, c.s.metrics, "compass_delivery_sent_total", `kind="deliver"`)
+		return unless(sent >= 2, "%v commands", sent)
+	})
+	c.box.follow(c.s)
 	if n := c.end(id); n != 1 {
 		t.Errorf("taken %d times: want 1, by a session that outlived the process", n)
 	}

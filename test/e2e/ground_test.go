@@ -188,6 +188,13 @@ func (b *box) follow(s *standalone) {
 	b.nats.open(host(b.tb, s.nats))
 }
 
+// followUnacked does so too, but lets none of its events leave: neither over the broker nor over Connect.
+func (b *box) followUnacked(s *standalone) {
+	b.tb.Helper()
+	b.web.open(host(b.tb, s.url), &trap{mark: "RunnerService/SendEvent", act: holdSpeaker, stays: true})
+	b.nats.open(host(b.tb, s.nats), &trap{mark: ".events", act: holdSpeaker, stays: true})
+}
+
 // record is the file in which the agent record leaves its only consequences.
 type record struct {
 	tb   testing.TB

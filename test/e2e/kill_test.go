@@ -13,19 +13,18 @@ import (
 // of that process.
 const envVictim = "COMPASS_E2E_VICTIM"
 
-// victim starts the program the way every test here does, says its process id, and waits to be killed.
+// victim starts the program as every test here does, says its process id, and waits to be killed.
 func victim() int {
-	p := &process{exited: make(chan struct{}), cmd: exec.Command(filepath.Clean(program), "migrate", "status", "--dsn-file", "-")} //nolint:noctx // it is killed
+	dir := os.Getenv(envVictim)
+	p := &process{exited: make(chan struct{})}
+	// A Runner that nobody answers tries for ever: it would not end by itself.
+	p.cmd = exec.Command(filepath.Clean(program), "runner", "--server", "http://127.0.0.1:1", //nolint:noctx // it is killed
+		"--token-file", filepath.Join(dir, "token"), "--key-file", filepath.Join(dir, "key"))
 	p.bind()
-	stdin, err := p.cmd.StdinPipe() // held open: the program waits for its input
-	if err == nil {
-		err = p.start()
-	}
-	if err != nil {
+	if err := p.start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer stdin.Close()
 	fmt.Println(p.cmd.Process.Pid) //nolint:forbidigo // the parent reads it
 	<-p.exited
 	return 1
@@ -35,8 +34,10 @@ func TestKilledTestTakesItsProcessesAlong(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	must(t, err)
+	dir := t.TempDir()
+	put(t, dir, "token", "no token")
 	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), envVictim+"=1")
+	cmd.Env = append(os.Environ(), envVictim+"="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must(t, err)

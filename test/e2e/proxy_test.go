@@ -42,8 +42,9 @@ type link struct {
 
 // trap acts on the proxy the moment before bytes that a client said are handed on: nothing of the answer can be there yet.
 type trap struct {
-	mark []byte
-	act  func(p *proxy, l *link)
+	mark  string
+	act   func(p *proxy, l *link)
+	stays bool // for everybody who says the mark, not only the first
 }
 
 func newProxy(tb testing.TB, target string) *proxy {
@@ -77,7 +78,7 @@ func (p *proxy) hold(dir direction) { p.change(func() { p.held[dir] = true }) }
 
 // onMark sets a trap: act runs, once, when a client says mark.
 func (p *proxy) onMark(mark string, act func(p *proxy, l *link)) {
-	p.change(func() { p.traps = append(p.traps, &trap{mark: []byte(mark), act: act}) })
+	p.change(func() { p.traps = append(p.traps, &trap{mark: mark, act: act}) })
 }
 
 // holdAnswer makes the client that said the mark wait for its answer for ever.
@@ -85,6 +86,9 @@ func holdAnswer(_ *proxy, l *link) { l.held[down] = true }
 
 // holdOthers lets the client that said the mark go on, and nobody else.
 func holdOthers(p *proxy, l *link) { p.held[up], p.except = true, l }
+
+// holdSpeaker keeps what the client said, and all that it says later on that connection.
+func holdSpeaker(_ *proxy, l *link) { l.held[up] = true }
 
 // cut ends every connection and drops what was held. Traps are taken away too.
 func (p *proxy) cut() {
@@ -96,10 +100,10 @@ func (p *proxy) cut() {
 	})
 }
 
-// open leads to a target, with nothing held: a new life of the process behind.
-func (p *proxy) open(target string) {
+// open leads to a target, with nothing held but what traps will: a new life of the process behind.
+func (p *proxy) open(target string, traps ...*trap) {
 	p.cut()
-	p.change(func() { p.target, p.held, p.except = target, [2]bool{}, nil })
+	p.change(func() { p.target, p.held, p.except, p.traps = target, [2]bool{}, nil, traps })
 }
 
 // refuse ends every connection and takes no new one until open.
@@ -177,11 +181,11 @@ func (p *proxy) spring(l *link, piece []byte) {
 	p.change(func() {
 		said := append(l.tail, piece...)
 		p.traps = slices.DeleteFunc(p.traps, func(t *trap) bool {
-			sprung := bytes.Contains(said, t.mark)
+			sprung := bytes.Contains(said, []byte(t.mark))
 			if sprung {
 				t.act(p, l)
 			}
-			return sprung
+			return sprung && !t.stays
 		})
 		l.tail = bytes.Clone(said[max(0, len(said)-256):])
 	})
