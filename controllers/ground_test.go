@@ -346,19 +346,3 @@ func (g *ground) collect(t *testing.T, obj client.Object) bool {
 	}
 	return true
 }
-
-// eventually waits until what is asked for is so.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}

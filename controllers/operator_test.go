@@ -54,13 +54,12 @@ func value[T any](c *calls, do func() (T, error)) (T, error) {
 // operator is one process of the operator, with its reconcilers called directly.
 type operator struct {
 	*ground
-	calls   *calls
-	server  *server.Reconciler
-	tenant  *tenant.Reconciler
-	stream  *stream.Reconciler
-	client  client.Client
-	events  []string
-	seconds int // of the clock
+	calls  *calls
+	server *server.Reconciler
+	tenant *tenant.Reconciler
+	stream *stream.Reconciler
+	client client.Client
+	events []string
 }
 
 type recorder struct{ op *operator }
@@ -76,7 +75,7 @@ func newOperator(t *testing.T, g *ground, c *calls) *operator {
 	kids := kube.Children{Client: op.client, Live: counted(g.api, c)}
 	frame := flow.Frame{
 		Client: op.client, Events: recorder{op}, Now: time.Now, Spread: func(d time.Duration) time.Duration { return d },
-		Resync: time.Hour, Poll: time.Minute,
+		Resync: time.Hour, Poll: time.Minute, Step: 5 * time.Minute, Budget: 10 * time.Minute,
 	}
 	images := kube.Images{Compass: "localhost/compass:dev", NATS: "localhost/nats:dev", PullPolicy: "IfNotPresent"}
 	pool := counting{g.pool, c}

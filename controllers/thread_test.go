@@ -58,6 +58,8 @@ func TestThread(t *testing.T) {
 	t.Run("credentials", func(t *testing.T) { g.checkCredentials(t) })
 	t.Run("pods", func(t *testing.T) { g.checkPods(t) })
 
+	t.Run("enrolment", func(t *testing.T) { g.checkEnrolment(t, op, server) })
+
 	keys := g.secret(t, "main-keys")
 	op.calls.writes = nil
 	events := len(op.events)
@@ -109,9 +111,24 @@ func (g *ground) checkCredentials(t *testing.T) {
 			t.Errorf("%s: url %s", secret, data["url"])
 		}
 	}
-	token := string(g.secret(t, "main-runner-enrol")["token"])
-	if r, err := s.EnrollRunner(t.Context(), store.Enrolment{TokenHash: naming.TokenHash(token), PublicKey: "U1", ID: "r-1"}); err != nil || r.Fleet != naming.SharedFleet {
-		t.Errorf("enrolment: %+v, %v", r, err)
+}
+
+// checkEnrolment: the published token lets one Runner in, and then the next takes its place (REQ-234).
+func (g *ground) checkEnrolment(t *testing.T, op *operator, server named) {
+	t.Helper()
+	s := g.open(t, "main-databases")
+	seen := map[string]bool{}
+	for _, key := range []string{"U1", "U2"} {
+		token := string(g.secret(t, "main-runner-enrol")["token"])
+		if seen[token] {
+			t.Error("a token that was used is still published")
+		}
+		seen[token] = true
+		r, err := s.EnrollRunner(t.Context(), store.Enrolment{TokenHash: naming.TokenHash(token), PublicKey: key, ID: "r-" + key})
+		if err != nil || r.Fleet != naming.SharedFleet {
+			t.Errorf("enrolment: %+v, %v", r, err)
+		}
+		op.settle(t, server)
 	}
 }
 

@@ -2,7 +2,6 @@ package controllers_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 )
@@ -113,7 +113,7 @@ func (g *ground) enter(t *testing.T, creds []byte, inbox string) error {
 	for _, server := range g.nats {
 		f, err := fabric.Open(t.Context(), fabric.Config{
 			Name: "test", URLs: []string{server.URL()}, Credentials: fabric.Credentials{File: file, InboxPrefix: inbox},
-			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Link: fabric.Link{Window: time.Second},
+			Logger: slog.New(slog.DiscardHandler), Link: fabric.Link{Window: time.Second},
 		})
 		if err != nil {
 			return err
@@ -138,4 +138,16 @@ func (g *ground) confirmDrain(t *testing.T, server, stream, tenant string, claim
 	if _, err := conn.Exec(t.Context(), "select compass.confirm_drain($1, $2, $3)", stream, tenant, claim); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// place is where the systems of the server main are.
+func (g *ground) place(t *testing.T) backend.Place {
+	t.Helper()
+	o := &v1alpha1.CompassServer{}
+	g.get(t, o, "main")
+	at, err := backend.Resolve(t.Context(), kube.Children{Client: g.api, Live: g.api}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }

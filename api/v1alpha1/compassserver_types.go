@@ -103,7 +103,7 @@ type DatabaseSpec struct {
 // +kubebuilder:validation:Enum=Managed
 type NATSMode string
 
-// NATSModeManaged: the operator runs a StatefulSet.
+// NATSModeManaged says: the operator runs a StatefulSet.
 const NATSModeManaged NATSMode = "Managed"
 
 // NATSSpec says which NATS carries references and commands.

@@ -61,7 +61,7 @@ func commandKeys() ([]byte, error) {
 	seed := make([]byte, 32)
 	_, _ = rand.Read(seed)
 	return yaml.Marshal(map[string]any{"keys": []map[string]string{
-		{"id": "k" + time.Now().UTC().Format("20060102"), "seed": base64.StdEncoding.EncodeToString(seed)}, //nolint:forbidigo // a key's name
+		{"id": "k" + time.Now().UTC().Format("20060102"), "seed": base64.StdEncoding.EncodeToString(seed)},
 	}})
 }
 

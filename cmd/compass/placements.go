@@ -42,7 +42,7 @@ func (p *placements) streamOf(tenant string) (string, bool) {
 	if ok && p.now().Before(known.until) {
 		return known.stream, known.stream != ""
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), placementTimeout) //nolint:forbidigo // StreamOf has no context: it is asked behind a request
+	ctx, cancel := context.WithTimeout(context.Background(), placementTimeout)
 	defer cancel()
 	read, err := p.store.Placement(store.WithTenant(ctx, store.TenantID(tenant)))
 	if err == nil || errors.Is(err, store.ErrNotFound) {

@@ -78,7 +78,7 @@ func (p *process) wait(ctx context.Context) error {
 
 // close ends everything, last opened first, within goodbye.
 func (p *process) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye) //nolint:forbidigo // the caller's context has ended: that is why we are here
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	var errs []error
 	for i := len(p.closers) - 1; i >= 0; i-- {

@@ -204,7 +204,7 @@ func readiness(st *store.Store, _ *fabric.Fabric) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := st.Ping(ctx)
 		if err != nil {
-			return errors.New("Postgres does not answer") // the cause may name hosts; it is in the log
+			return errors.New("database does not answer") // the cause may name hosts; it is in the log
 		}
 		return nil
 	}

@@ -41,7 +41,7 @@ type Place struct {
 }
 
 // Owner marks in NATS whose accounts are whose.
-func (p Place) Owner() string { return Owner(p.Server) }
+func (at Place) Owner() string { return Owner(at.Server) }
 
 // Owner is how a CompassServer is named outside Kubernetes.
 func Owner(server client.ObjectKey) string { return server.Namespace + "/" + server.Name }

@@ -125,7 +125,7 @@ func (p *Pass[S]) result(err error) (reconcile.Result, error) {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: p.frame.Spread(quiet)}, nil
 	}
-	switch p.classes(err) {
+	switch p.classes(err) { //nolint:exhaustive // the others are transient, and go on below
 	case fault.ClassWaiting:
 		return reconcile.Result{RequeueAfter: p.frame.Spread(p.frame.Poll)}, nil
 	case fault.ClassTerminal, fault.ClassPoison:

@@ -27,13 +27,12 @@ import (
 
 // world is one object behind an API server that counts what is written to it.
 type world struct {
-	client   client.Client
-	frame    flow.Frame
-	writes   []string // status, meta
-	events   []string
-	now      time.Time
-	refuse   error // of the next write
-	previous reconcile.Result
+	client client.Client
+	frame  flow.Frame
+	writes []string // status, meta
+	events []string
+	now    time.Time
+	refuse error // of the next write
 }
 
 type scope struct {

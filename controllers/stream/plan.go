@@ -21,7 +21,7 @@ type conflict struct{ slug, holder string }
 
 // desirePlacements is pure. A stream wants a tenant that it names, and, with all, every tenant that no other stream names.
 // Whoever carries a tenant and still wants it keeps it.
-func desirePlacements(self *v1alpha1.DeliveryStream, all []v1alpha1.DeliveryStream, tenants []store.TenantRow) plan {
+func desirePlacements(self *v1alpha1.DeliveryStream, all []v1alpha1.DeliveryStream, tenants []store.TenantRow) plan { //nolint:gocyclo // one case for each way that a tenant is claimed
 	claims := claimsOf(all)
 	var p plan
 	there := map[string]bool{}

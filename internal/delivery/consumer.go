@@ -53,7 +53,6 @@ type Consumer struct {
 // NewConsumer puts a worker together and starts nothing. There is no worker without a fabric (REQ-062): one that hears
 // nothing would look healthy and deliver by the tick alone.
 //
-//nolint:revive // five of the six arguments are what the source documents fix (REQ-034)
 func NewConsumer(
 	st DeliveryReads, dispatch ControlDispatcher, resolver SessionResolver, fab fabric.EventFabric, log *slog.Logger, o Options,
 ) (*Consumer, error) {

@@ -184,7 +184,9 @@ func (l *workerLife) stop(t *testing.T, clean bool) {
 	t.Helper()
 	l.cancel()
 	must(t, <-l.ran)
-	<-l.kept
+	if err := <-l.kept; err != nil {
+		t.Log(err)
+	}
 	if clean {
 		must(t, l.leases.Release(t.Context()))
 	}

@@ -75,7 +75,7 @@ func (n named) row(what string) placed {
 	return placed(n)
 }
 
-func (n named) rowIn(what, scope string) placed {
+func (n named) rowIn(what, scope string) placed { //nolint:unparam // a channel, so far
 	n.e.Row, n.e.Scope = what, scope
 	return placed(n)
 }

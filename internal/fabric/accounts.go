@@ -13,10 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ErrNoDelete: the servers' resolver does not delete accounts. The account was locked out instead: nobody can connect.
+// ErrNoDelete says: the servers' resolver does not delete accounts. The account was locked out instead: nobody can connect.
 var ErrNoDelete = errors.New("resolver does not delete accounts; the account was locked out")
 
-// ErrRejected: a server refused the account JWT; its words follow.
+// ErrRejected says: a server refused the account JWT; its words follow.
 var ErrRejected = errors.New("account was rejected")
 
 // gatherTime is how long a server has to answer. One that takes longer counts as not answering.

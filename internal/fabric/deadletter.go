@@ -22,7 +22,7 @@ const maxErrorText = 1 << 10
 // parkMessage stores what arrived as it arrived. Where it cannot be read, its place is a hash of it, so that parking it
 // twice still stores one.
 func (f *Fabric) parkMessage(
-	ctx context.Context, stream string, msg jetstream.Msg, meta *jetstream.MsgMetadata, letter DeadLetter, now time.Time,
+	ctx context.Context, stream string, msg jetstream.Msg, letter DeadLetter, now time.Time,
 ) error {
 	letter.Ref, letter.Replay, _ = DecodeRef(stream, wireOf(msg.Subject(), msg.Headers(), msg.Data()))
 	letter.OriginalSubject, letter.Body, letter.LastSeen = msg.Subject(), msg.Data(), now

@@ -61,7 +61,7 @@ func (b *broker) each(fn func(*conn)) {
 func (b *broker) cut()    { b.each(func(c *conn) { _ = c.Close() }) }
 func (b *broker) freeze() { b.each(func(c *conn) { close(c.frozen) }) }
 
-func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quietLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func newBroker(t *testing.T) *broker {
 	t.Helper()

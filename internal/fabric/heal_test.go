@@ -196,7 +196,7 @@ func TestWithoutManageTheFabricWaits(t *testing.T) {
 	}
 	operator := open(t, fabric.Config{Name: "operator", InProcess: b, Credentials: b.standalone(t), Logger: quietLog()})
 	spec := fabric.StreamSpec{Name: fabrictest.Stream, AckWait: 10 * time.Second}
-	make := func() {
+	build := func() {
 		t.Helper()
 		for _, ensure := range []func() error{
 			func() error { _, _, err := operator.EnsureStream(t.Context(), spec, false); return err },
@@ -212,13 +212,13 @@ func TestWithoutManageTheFabricWaits(t *testing.T) {
 	if err != nil || queue.Exists {
 		t.Fatalf("the worker made a stream: %+v, %v", queue, err)
 	}
-	make()
+	build()
 	arrives(t, f, &r, "first")
 	if err := operator.RemoveStream(t.Context(), fabrictest.Stream); err != nil {
 		t.Fatal(err)
 	}
 	fabrictest.Eventually(t, "publishing fails", func() bool { return publish(t, f, "lost") != nil })
-	make()
+	build()
 	arrives(t, f, &r, "second")
 	fabrictest.Eventually(t, "it is told that references may have been lost", func() bool { return sweeps.Load() == 1 })
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErrForeign: a stream or consumer of that name exists and is not marked as ours.
+// ErrForeign says: a stream or consumer of that name exists and is not marked as ours.
 var ErrForeign = errors.New("exists and is not ours")
 
-// ErrImmutable: a difference that only a new stream could cure, and the stream holds messages.
+// ErrImmutable says: a difference that only a new stream could cure, and the stream holds messages.
 var ErrImmutable = errors.New("cannot be changed while it holds messages")
 
 // StreamSeen is what a stream looked like just now.
@@ -279,7 +279,8 @@ func (p *provisioner) ensureConsumer(ctx context.Context, adopt bool) (ConsumerS
 	if err != nil {
 		return seen, nil, err
 	}
-	cfg, wrote, anew := p.durable, []string(nil), false
+	var wrote []string
+	cfg, anew := p.durable, false
 	switch fixed := seen.fixed; {
 	case !seen.Exists:
 		wrote = []string{"created"}

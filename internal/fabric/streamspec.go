@@ -47,7 +47,7 @@ func (s StreamSpec) withDefaults() StreamSpec {
 }
 
 // check refuses what the broker would refuse or quietly change.
-func (s StreamSpec) check() error {
+func (s StreamSpec) check() error { //nolint:gocyclo // a list of independent refusals
 	var bad []error
 	if err := naming.ValidName(s.Name); err != nil {
 		bad = append(bad, err)

@@ -74,7 +74,7 @@ func (l *lane) park(msg jetstream.Msg, meta *jetstream.MsgMetadata, v counting.V
 	rec.Parking = &v
 	ctx, cancel := context.WithTimeout(l.base, l.f.cfg.PublishTimeout)
 	defer cancel()
-	if err := l.f.parkMessage(ctx, l.f.cfg.Stream, msg, meta, l.letter(meta, rec, v), l.f.cfg.Now()); err != nil {
+	if err := l.f.parkMessage(ctx, l.f.cfg.Stream, msg, l.letter(meta, rec, v), l.f.cfg.Now()); err != nil {
 		l.f.cfg.Logger.Error("Dead letter could not be stored", "subject", msg.Subject(), "reason", v.Reason, "error", err)
 		l.suspect() // its stream may be gone
 		return msg.NakWithDelay(l.rules.Backoff[0])

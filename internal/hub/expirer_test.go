@@ -73,12 +73,12 @@ func (w *weather) OverdueRunners(ctx context.Context, database int) ([]string, e
 
 // ExpireRunner gives the probe the age in the database's real time that it has in the test's.
 func (w *weather) ExpireRunner(ctx context.Context, e store.Expiry) (bool, error) {
-	real, err := w.Expiry.PingDatabase(ctx, e.Database)
+	now, err := w.Expiry.PingDatabase(ctx, e.Database)
 	if err != nil {
 		return false, err
 	}
 	w.mu.Lock()
-	e.Probe = real.Add(e.Probe.Sub(w.now))
+	e.Probe = now.Add(e.Probe.Sub(w.now))
 	w.mu.Unlock()
 	return w.Expiry.ExpireRunner(ctx, e)
 }

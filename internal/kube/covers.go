@@ -7,7 +7,7 @@ import (
 // covers reports whether every field of want is in have with the same value; what have holds beside it does not matter.
 // Lists must have the same length, because nobody but us adds to a list of ours; their elements are compared in order,
 // each for what we set, since the API server fills in defaults.
-func covers(have, want any) bool {
+func covers(have, want any) bool { //nolint:gocyclo // one case for each shape of a value
 	switch w := want.(type) {
 	case map[string]any:
 		h, ok := have.(map[string]any)

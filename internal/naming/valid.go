@@ -136,6 +136,7 @@ func firstError(errs ...error) error {
 	return nil
 }
 
+//nolint:unparam // both ends are said where it is called
 func between(s string, low, high int) bool { return len(s) >= low && len(s) <= high }
 
 func every(s string, ok func(byte) bool) bool {

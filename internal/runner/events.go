@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 )
 

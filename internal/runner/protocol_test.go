@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 )
 

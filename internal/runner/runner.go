@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
 )

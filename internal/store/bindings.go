@@ -96,15 +96,3 @@ func takeEvent(ctx context.Context, tx pgx.Tx, e Event) (b Binding, duplicate bo
 	}
 	return b, true, nil
 }
-
-// refuseFrozen is ErrFrozen while the tenant is being moved to another database.
-func refuseFrozen(ctx context.Context, tx pgx.Tx) error {
-	var frozen bool
-	if err := tx.QueryRow(ctx, sqlFrozen).Scan(&frozen); err != nil {
-		return interpret(err)
-	}
-	if frozen {
-		return ErrFrozen
-	}
-	return nil
-}

@@ -163,7 +163,7 @@ func (s *Store) findTenants(ctx context.Context, runner string, listed map[Tenan
 }
 
 // heal compares one tenant's bindings with what the Runner said, writes where they differ, and answers for each.
-func (s *Store) heal(ctx context.Context, tenant TenantID, h Heartbeat, listed map[sessionKey]SessionState, answer *HeartbeatAnswer) error {
+func (s *Store) heal(ctx context.Context, tenant TenantID, h Heartbeat, listed map[sessionKey]SessionState, answer *HeartbeatAnswer) error { //nolint:gocyclo // the protocol's own cases, in its order
 	bindings, unacked, err := s.sessionsOf(ctx, h.Runner)
 	if err != nil {
 		return err

@@ -120,3 +120,21 @@ func TestTurnstileNeverLetsInMoreAndLosesNobody(t *testing.T) {
 		t.Errorf("places were lost: %+v", ts.tenants[tenantA])
 	}
 }
+
+// A caller whose turn comes in the moment in which its context ends passes the place on.
+func TestTurnThatComesTooLateIsPassedOn(t *testing.T) {
+	t.Parallel()
+	var ts turnstile
+	leave, err := ts.enter(t.Context(), tenantA, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, turn := ts.tenants[tenantA], make(chan struct{})
+	q.waiting = append(q.waiting, turn)
+	leave() // hands the place over
+	<-turn
+	ts.abandon(tenantA, q, turn)
+	if len(ts.tenants) != 0 {
+		t.Errorf("the place was lost: %+v", *q)
+	}
+}

@@ -148,3 +148,32 @@ func must(tb testing.TB, err error) {
 		tb.Fatal(err)
 	}
 }
+
+// An answer that waits for the head sees the one that had it before: a question has one answer.
+func TestAnswersAreSerial(t *testing.T) {
+	t.Parallel()
+	w := worldtest.New(t)
+	acme := w.Tenant(t, "acme")
+	channel := acme.Channel(t, "a")
+	ask, _, _, err := w.Store.AppendAsk(acme.Ctx, acme.Message(acme.Admin, channel, "?"))
+	must(t, err)
+	other := acme.Post(t, acme.Admin, channel, "stands for an answer")
+	super := storetest.Connect(t, w.Database.Super)
+	first, err := super.Begin(t.Context())
+	must(t, err)
+	_, err = first.Exec(t.Context(), `select from compass.channel_heads where channel_id = $1 for update`, channel.ID)
+	must(t, err)
+	second := start(func() error {
+		_, _, _, err := w.Store.AnswerAsk(acme.Ctx, store.NewAnswer{
+			ID: w.IDs.Message(), Ask: ask.ID, Author: acme.Admin.ID, ClientID: "2", Blocks: []store.Block{store.Text("!")},
+		})
+		return err
+	})
+	blocked(t, w, second)
+	_, err = first.Exec(t.Context(), `update compass.asks set answer_id = $1 where message_id = $2`, other.ID, ask.ID)
+	must(t, err)
+	must(t, first.Commit(t.Context()))
+	if err := <-second; !errors.Is(err, store.ErrPrecondition) {
+		t.Errorf("a second answer: %v, want ErrPrecondition", err)
+	}
+}

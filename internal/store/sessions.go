@@ -10,7 +10,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
-// ErrNoRunner: no Runner that the tenant may use is alive. What is owed stays owed; try again later.
+// ErrNoRunner says: no Runner that the tenant may use is alive. What is owed stays owed; try again later.
 var ErrNoRunner = errors.New("no Runner is alive")
 
 // LiveSessionError refuses a start because the agent has a live session. It matches ErrConflict.

@@ -87,7 +87,9 @@ select p.tenant_id, p.claim, p.draining from compass.placements p
  where p.stream = $1 and (p.claim > $2 or p.draining) and p.database_id = $3 order by p.claim`
 )
 
-func (q SweepQuery) args() []any { return []any{q.Stream, max(q.Parts, 1), q.Part, q.Tenant, q.Database} }
+func (q SweepQuery) args() []any {
+	return []any{q.Stream, max(q.Parts, 1), q.Part, q.Tenant, q.Database}
+}
 
 // SweepChannels finds the channels that owe a live session something.
 func (s *Store) SweepChannels(ctx context.Context, q SweepQuery) ([]OwingChannel, error) {

@@ -119,7 +119,7 @@ func (tx *tenantTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 }
 
 func (tx *tenantTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	rows, _ := tx.Query(ctx, sql, args...) //nolint:rowserrcheck,sqlclosecheck // singleRow reads and closes it
+	rows, _ := tx.Query(ctx, sql, args...)
 	return singleRow{rows: rows}
 }
 

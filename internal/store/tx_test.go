@@ -26,7 +26,7 @@ func TestTransactionRefusesAnotherTenant(t *testing.T) {
 			}
 		}
 		_, execErr := tx.Exec(other, sqlRename, "x", "a_2")
-		_, queryErr := tx.Query(other, sqlHandles)
+		_, queryErr := tx.Query(other, sqlHandles) //nolint:sqlclosecheck // it is refused
 		_, beginErr := tx.Begin(other)
 		for name, err := range map[string]error{
 			"Exec": execErr, "Query": queryErr, "Begin": beginErr,

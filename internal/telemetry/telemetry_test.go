@@ -10,9 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rigelbuild/compass-operator/internal/telemetry"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 func get(t *testing.T, h http.Handler, path string) (int, string) {

@@ -18,7 +18,7 @@ func victim() int {
 	dir := os.Getenv(envVictim)
 	p := &process{exited: make(chan struct{})}
 	// A Runner that nobody answers tries for ever: it would not end by itself.
-	p.cmd = exec.Command(filepath.Clean(program), "runner", "--server", "http://127.0.0.1:1", //nolint:noctx // it is killed
+	p.cmd = exec.Command(filepath.Clean(program), "runner", "--server", "http://127.0.0.1:1",
 		"--token-file", filepath.Join(dir, "token"), "--key-file", filepath.Join(dir, "key"))
 	p.bind()
 	if err := p.start(); err != nil {

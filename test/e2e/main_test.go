@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" { // this process plays the test that is killed
 		os.Exit(victim())
 	}
-	build := exec.Command("go", "build", "-ldflags", "-s -w -X main.version=e2e", "-o", program, "../../cmd/compass") //nolint:noctx // go test's own deadline bounds it
+	build := exec.Command("go", "build", "-ldflags", "-s -w -X main.version=e2e", "-o", program, "../../cmd/compass")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build compass: %v\n%s", err, out)
 		os.Exit(1)

@@ -293,7 +293,7 @@ func page(tb testing.TB, url string) string {
 	if err != nil {
 		return ""
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
 	must(tb, err)
 	return string(text)

@@ -60,7 +60,7 @@ func listen(t *testing.T, f fabric.Broadcaster, tenant string) (*heard[fabric.Br
 	return h, end
 }
 
-func broadcast(t *testing.T, f fabric.Broadcaster, tenant, event, body string) {
+func broadcast(t *testing.T, f fabric.Broadcaster, tenant, event, body string) { //nolint:unparam // the tenant is what the suite is about
 	t.Helper()
 	if err := f.Broadcast(t.Context(), tenant, event, []byte(body), map[string]string{"Compass-Digest": "d" + body}); err != nil {
 		t.Fatalf("broadcast: %v", err)

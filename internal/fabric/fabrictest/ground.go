@@ -21,7 +21,7 @@ type Options struct {
 }
 
 // Instance is one process on a ground.
-type Instance interface {
+type Instance interface { //nolint:interfacebloat // all ports of one process, for one suite
 	fabric.EventFabric
 	fabric.DeadLetterBox
 	fabric.Broadcaster

@@ -71,12 +71,12 @@ func (h *hearer) end() {
 }
 
 // hear adds a subscription. Subjects are exact: the twin needs no wildcards.
-func (b *Broker) hear(subject string, fn func(any)) (*hearer, func()) {
+func (b *Broker) hear(subject string, fn func(any)) func() {
 	h := &hearer{fn: fn, serial: newSlot()}
 	b.mu.Lock()
 	b.hearers[subject] = append(b.hearers[subject], h)
 	b.mu.Unlock()
-	return h, func() {
+	return func() {
 		b.mu.Lock()
 		b.hearers[subject] = slices.DeleteFunc(b.hearers[subject], func(x *hearer) bool { return x == h })
 		b.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *Twin) listen(ctx context.Context, subject string, err error, fn func(an
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	_, end := f.b.hear(subject, fn)
+	end := f.b.hear(subject, fn)
 	return f.until(ctx, end), nil
 }
 

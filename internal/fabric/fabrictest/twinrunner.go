@@ -88,7 +88,7 @@ func (f *Twin) serve(ctx context.Context, leg naming.RunnerLeg, fn func(context.
 	}
 	base := context.WithoutCancel(ctx)
 	var running sync.WaitGroup
-	_, end := f.b.hear(string(leg), func(m any) {
+	end := f.b.hear(string(leg), func(m any) {
 		r := m.(request) //nolint:forcetypeassert // its own subject
 		running.Go(func() {
 			defer func() { _ = recover() }() // no answer, and nobody else goes down
@@ -145,7 +145,7 @@ func (r *TwinRunner) Commands(
 		return nil, fmt.Errorf("%w: %w", fabric.ErrBadRef, err)
 	}
 	base := context.WithoutCancel(ctx)
-	_, end := r.b.hear(subject, func(m any) {
+	end := r.b.hear(subject, func(m any) {
 		signed := m.(*compassv1.SessionsResponse) //nolint:forcetypeassert // its own subject
 		if c, err := r.keys.Open(signed); err == nil && c.GetRunnerId() == r.addr.ID {
 			fn(base, c, signed)

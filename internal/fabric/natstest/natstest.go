@@ -97,3 +97,14 @@ func (s *Server) Stop() {
 		ns.WaitForShutdown()
 	}
 }
+
+// Wipe is what a lost volume is: everything that the server kept goes, and it stops.
+func (s *Server) Wipe(tb testing.TB) {
+	tb.Helper()
+	s.Stop()
+	for _, part := range []string{"jwt", "js"} {
+		if err := os.RemoveAll(filepath.Join(s.dir, part)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}

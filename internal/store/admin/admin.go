@@ -14,10 +14,10 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
 )
 
-// ErrForeign: something of the wanted name is there and not ours; it is left as it is.
+// ErrForeign says: something of the wanted name is there and not ours; it is left as it is.
 var ErrForeign = errors.New("exists and belongs to somebody else")
 
-// ErrBeyondAdmin: the catalogue is not as it must be and only a superuser can put it right; the message has the statement.
+// ErrBeyondAdmin says: the catalogue is not as it must be and only a superuser can put it right; the message has the statement.
 var ErrBeyondAdmin = errors.New("needs a superuser")
 
 const defaultTimeout = 30 * time.Second

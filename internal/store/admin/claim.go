@@ -12,7 +12,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
 )
 
-// ErrClaimed: somebody else keeps this database; the error is a ClaimedError.
+// ErrClaimed says: somebody else keeps this database; the error is a ClaimedError.
 var ErrClaimed = errors.New("database is claimed")
 
 // ClaimedError is ErrClaimed with the name of who claims the database, and the statement that ends that claim.

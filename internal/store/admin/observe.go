@@ -41,7 +41,7 @@ type Role struct {
 	Elsewhere                                           []string // databases in which it has settings of their own
 }
 
-// Membership: Member has what Of has.
+// Membership says: Member has what Of has.
 type Membership struct{ Member, Of string }
 
 const (

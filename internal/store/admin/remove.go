@@ -27,7 +27,7 @@ func (a *Admin) Remove(ctx context.Context, database string) error {
 }
 
 // remove closes the logins first, so that nobody comes back between the drop of the database and that of the roles.
-func (a *Admin) remove(ctx context.Context, database string, roles naming.Roles) error {
+func (a *Admin) remove(ctx context.Context, database string, roles naming.Roles) error { //nolint:gocyclo // steps that only go on after the one before
 	conn, err := a.connect(ctx, "")
 	if err != nil {
 		return err

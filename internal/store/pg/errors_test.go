@@ -57,7 +57,7 @@ func TestInterpret(t *testing.T) {
 func TestInterpretLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, errors.New("anything"), code("42501"), code("23514"), code("CP003")} {
-		if got := pg.Interpret(err); got != err {
+		if got := pg.Interpret(err); got != err { //nolint:errorlint // the very same error
 			t.Errorf("Interpret(%v) = %v, want it unchanged", err, got)
 		}
 	}

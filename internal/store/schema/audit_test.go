@@ -51,13 +51,13 @@ func TestMigrationsPassTheAudit(t *testing.T) {
 }
 
 // Holds REQ-242, lessons 45 and B47: each way out of the shape is found and put back, and found only once.
-func TestAuditFindsAndRepairs(t *testing.T) {
+func TestAuditFindsAndRepairs(t *testing.T) { //nolint:tparallel // one drift after the other, on one database
 	t.Parallel()
 	db := storetest.NewDatabase(t)
 	super := storetest.Connect(t, db.Super)
 	app, system, owner := pg.Ident(db.Roles.App), pg.Ident(db.Roles.System), pg.Ident(db.Roles.Owner)
 	const mine = `tenant_id = (select nullif(current_setting('compass.tenant_id', true), ''))`
-	for _, drift := range []struct{ name, sql, says string }{
+	for _, drift := range []struct{ name, sql, says string }{ //nolint:paralleltest // see above
 		{"not forced", `alter table compass.messages no force row level security`, "messages: row-level security is not forced"},
 		{"not enabled", `alter table compass.messages disable row level security`, "messages: row-level security is not enabled"},
 		{"tenants itself", `alter table compass.tenants no force row level security`, "tenants: row-level security is not forced"},

@@ -53,7 +53,7 @@ func (m Migration) run(ctx context.Context, conn *pgx.Conn, roles naming.Roles) 
 func (m Migration) locate(sql string, done int, err error) *FileError {
 	all := statements(sql)
 	fail := &FileError{File: m.Name, Statement: done + 1, Err: err}
-	position := 0
+	var position int
 	if pgErr := asPgError(err); pgErr != nil && pgErr.Position > 0 {
 		position = byteOffset(sql, int(pgErr.Position)-1)
 		for i, s := range all {

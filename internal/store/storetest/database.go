@@ -112,7 +112,7 @@ func Connect(tb testing.TB, dsn string) *pgx.Conn {
 		tb.Fatalf("connect: %v", err)
 	}
 	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout) //nolint:usetesting // the test's own context has ended by then
 		defer cancel()
 		_ = conn.Close(ctx)
 	})
@@ -125,7 +125,7 @@ func (s *Server) drop(tb testing.TB, name string, roles naming.Roles) {
 	if s.Log != "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout) //nolint:usetesting // the test's own context has ended by then
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.SuperDSN)
 	if err != nil {

@@ -38,7 +38,7 @@ func New(tb testing.TB) *World {
 	tb.Cleanup(s.Close)
 	_, err = s.BootstrapTenant(tb.Context())
 	check(tb, err)
-	ids := &naming.IDs{Now: time.Now, Rand: rand.Reader} //nolint:forbidigo // a test's clock is the machine's
+	ids := &naming.IDs{Now: time.Now, Rand: rand.Reader}
 	return &World{
 		Store: s, Database: db, IDs: ids, super: storetest.Connect(tb, db.Super),
 	}
