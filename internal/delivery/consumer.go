@@ -52,7 +52,6 @@ type Consumer struct {
 
 // NewConsumer puts a worker together and starts nothing. There is no worker without a fabric (REQ-062): one that hears
 // nothing would look healthy and deliver by the tick alone.
-//
 func NewConsumer(
 	st DeliveryReads, dispatch ControlDispatcher, resolver SessionResolver, fab fabric.EventFabric, log *slog.Logger, o Options,
 ) (*Consumer, error) {
