@@ -139,15 +139,3 @@ func (g *ground) confirmDrain(t *testing.T, server, stream, tenant string, claim
 		t.Fatal(err)
 	}
 }
-
-// place is where the systems of the server main are.
-func (g *ground) place(t *testing.T) backend.Place {
-	t.Helper()
-	o := &v1alpha1.CompassServer{}
-	g.get(t, o, "main")
-	at, err := backend.Resolve(t.Context(), kube.Children{Client: g.api, Live: g.api}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
