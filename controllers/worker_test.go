@@ -13,7 +13,6 @@ import (
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
-	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 )
