@@ -62,3 +62,10 @@ keep_services_down() {
   printf '#!/bin/sh\n# %s\n[ -d /proc/%s ] && exit 101\nexit 0\n' "$mark" "$$" >"$policy"
   chmod 755 "$policy"
 }
+
+# psql_as DSN ARGUMENT…: psql with the password of DSN in its environment: arguments can be listed.
+psql_as() {
+  local dsn=$1 password; shift
+  password=$(sed -E 's#^[^:]*://[^:]*:([^@]*)@.*#\1#' <<<"$dsn")
+  PGPASSWORD=$password psql "${dsn/:$password@/@}" "$@"
+}
