@@ -44,12 +44,15 @@ func Check(_ context.Context, root string, out io.Writer) ([]string, error) {
 	var open []requirement
 	for _, r := range rows {
 		known[r.id] = true
-		if len(held[r.id]) > 0 {
-			continue
-		}
-		open = append(open, r)
-		if r.state == "built" {
+		switch tests := held[r.id]; {
+		case len(tests) > 0 && r.state == "not yet":
+			found = append(found, fmt.Sprintf("%s is said to be not yet built and %s holds it", r.id, strings.Join(tests, ", ")))
+		case len(tests) > 0:
+		case r.state == "built":
 			found = append(found, r.id+" is said to be built and no test holds it")
+			fallthrough
+		default:
+			open = append(open, r)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(held)) {

@@ -41,12 +41,13 @@ func run(t *testing.T, rows, test string) (found []string, printed string) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	const rows = "| REQ-001 | Kites fly | built |\n| REQ-002 | Kites \\| strings hold | not yet |\n"
+	built := strings.ReplaceAll(rows, "not yet", "built")
 	tests := map[string]struct {
 		rows, test, open string
 		found            []string
 	}{
 		"all held, by one sentence over two lines": {
-			rows: rows, test: "// TestFly flies. Holds REQ-001 (in wind) and\n// REQ-002. REQ-003 is another matter.\nfunc f() {}\n",
+			rows: built, test: "// TestFly flies. Holds REQ-001 (in wind) and\n// REQ-002. REQ-003 is another matter.\nfunc f() {}\n",
 		},
 		"a row that no test holds is printed": {
 			rows: rows, test: "// Holds REQ-001: it flies.\n", open: "  REQ-002  not yet    Kites \\| strings hold\n",
@@ -55,18 +56,21 @@ func TestCheck(t *testing.T) {
 			rows: rows, test: "const c = `// Holds REQ-002.`\n// Holds REQ-001\n", open: "  REQ-002  not yet    Kites \\| strings hold\n",
 		},
 		"a held row that does not exist": {
-			rows: rows, test: "// Holds REQ-001, REQ-002 and REQ-017.\n",
+			rows: built, test: "// Holds REQ-001, REQ-002 and REQ-017.\n",
 			found: []string{"kite/kite_test.go holds REQ-017, which does not exist"},
 		},
 		"a row that is said to be built and is not held": {
-			rows: rows, test: "// Holds REQ-002.\n", open: "  REQ-001  built      Kites fly\n",
+			rows: built, test: "// Holds REQ-002.\n", open: "  REQ-001  built      Kites fly\n",
 			found: []string{"REQ-001 is said to be built and no test holds it"},
 		},
+		"a row that is held and is said to be not yet built": {
+			rows: rows, test: "// Holds REQ-001 and REQ-002.\n", found: []string{"REQ-002 is said to be not yet built and kite/kite_test.go holds it"},
+		},
 		"an id twice": {
-			rows: rows + "| REQ-001 | Kites sing | built |\n", test: "// Holds REQ-001 and REQ-002.\n", found: []string{"REQ-001 stands twice"},
+			rows: built + "| REQ-001 | Kites sing | built |\n", test: "// Holds REQ-001 and REQ-002.\n", found: []string{"REQ-001 stands twice"},
 		},
 		"a row without a state": {
-			rows: rows + "| REQ-003 | Kites |\n", test: "// Holds REQ-001 and REQ-002.\n",
+			rows: built + "| REQ-003 | Kites |\n", test: "// Holds REQ-001 and REQ-002.\n",
 			found: []string{"not a row of the form | REQ-nnn | text | state |: | REQ-003 | Kites |"},
 		},
 	}
