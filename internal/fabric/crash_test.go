@@ -182,6 +182,7 @@ func runSchedule(t *testing.T, seed uint64) {
 	}()
 	s.runsEmpty(t, f)
 	s.check(t, f, sent)
+	s.end() // whoever counts the deaths has stopped now
 	t.Logf("seed %d: %d messages, %d deaths of the worker", seed, len(sent), s.deaths)
 }
 

@@ -64,7 +64,7 @@ func TestBadKeysAreRefusedAndNotShown(t *testing.T) {
 		if !errors.Is(err, fabric.ErrConfig) || store != nil {
 			t.Errorf("%s: got %v and %d to store, want ErrConfig and none", what, err, len(store))
 		}
-		if len(text) > 0 && strings.Contains(err.Error(), string(text)) {
+		if err != nil && len(text) > 0 && strings.Contains(err.Error(), string(text)) {
 			t.Errorf("%s: the error shows the seed", what)
 		}
 	}
