@@ -139,10 +139,15 @@ func (a Account) Locked(at time.Time) Account {
 	return a
 }
 
-func newClaims(name string, k AccountKeys, owner string) *jwt.AccountClaims {
-	c := jwt.NewAccountClaims(k.Identity.Public())
+func bareClaims(name, public, owner string) *jwt.AccountClaims {
+	c := jwt.NewAccountClaims(public)
 	c.Name = name
 	c.Tags.Add(ownerTag(owner))
+	return c
+}
+
+func newClaims(name string, k AccountKeys, owner string) *jwt.AccountClaims {
+	c := bareClaims(name, k.Identity.Public(), owner)
 	c.SigningKeys.Add(k.Signing.Public())
 	for _, role := range k.roles() {
 		scope := jwt.NewUserScope()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
-	"github.com/nats-io/nats.go"
 )
 
 // ErrNoDelete says: the servers' resolver does not delete accounts. The account was locked out instead: nobody can connect.
@@ -18,9 +17,6 @@ var ErrNoDelete = errors.New("resolver does not delete accounts; the account was
 
 // ErrRejected says: a server refused the account JWT; its words follow.
 var ErrRejected = errors.New("account was rejected")
-
-// gatherTime is how long a server has to answer. One that takes longer counts as not answering.
-const gatherTime = 2 * time.Second
 
 // AccountSeen is what the servers hold of one account, looked at just now. Every server keeps a copy of its own.
 type AccountSeen struct {
@@ -55,8 +51,8 @@ type AccountPort interface {
 	// Ensure pushes the account if any server lacks it or holds another, and returns what every server then holds.
 	// ErrForeign: one holds an account of that key without our mark; nothing was written. ErrRejected: a server refused.
 	Ensure(ctx context.Context, w AccountWrite) (AccountSeen, bool, error)
-	// Remove locks the account out, deletes it and verifies that no server holds it. Absent is success. ErrNoDelete: it
-	// stays, locked.
+	// Remove locks the account out, purges its streams, deletes it and verifies that no server holds it. Absent is success.
+	// ErrNoDelete: it stays, locked. A server that was away may bring it back: keep a Tombstone and Bury.
 	Remove(ctx context.Context, w AccountWrite) error
 }
 
@@ -187,6 +183,9 @@ func (a *Accounts) Remove(ctx context.Context, w AccountWrite) error {
 	if err := a.push(ctx, locked); err != nil {
 		return err
 	}
+	if err := a.purge(ctx, w); err != nil {
+		return err
+	}
 	if err := a.erase(ctx, w); err != nil {
 		return err
 	}
@@ -209,6 +208,25 @@ func (a *Accounts) push(ctx context.Context, w AccountWrite) error {
 	return refusals(answers, "push account "+w.Account.Name, ErrRejected)
 }
 
+// purge deletes the streams of the account, which would outlive it: an account of the same key would find them again.
+func (a *Accounts) purge(ctx context.Context, w AccountWrite) error {
+	if w.Account.claims.Limits.JetStreamLimits.DiskStorage == 0 && w.Account.claims.Limits.JetStreamLimits.MemoryStorage == 0 {
+		return nil // it could have none
+	}
+	what := "purge account " + w.Account.Name
+	answers, err := a.gather(ctx, "$JS.API.ACCOUNT.PURGE."+w.Account.Public, nil, 1)
+	if errors.Is(err, errNobodyServes) { // no JetStream anywhere
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if len(answers) == 0 {
+		return fmt.Errorf("%s: %w: JetStream does not answer", what, ErrUnavailable)
+	}
+	return refusals(answers, what, ErrRejected)
+}
+
 // erase asks every server to delete the account. The request itself is a claim, signed by an operator signing key.
 func (a *Accounts) erase(ctx context.Context, w AccountWrite) error {
 	kp, err := w.Signer.pair()
@@ -227,57 +245,4 @@ func (a *Accounts) erase(ctx context.Context, w AccountWrite) error {
 		return fmt.Errorf("remove account %s: %w", w.Account.Name, err)
 	}
 	return refusals(answers, "remove account "+w.Account.Name, ErrNoDelete)
-}
-
-// refusals joins what servers said that did not say yes.
-func refusals(answers []*nats.Msg, what string, sentinel error) error {
-	var errs []error
-	for _, msg := range answers {
-		var r struct {
-			Error *struct {
-				Description string `json:"description"`
-			} `json:"error"`
-		}
-		if err := json.Unmarshal(msg.Data, &r); err != nil {
-			return fmt.Errorf("%s: read answer: %w", what, err)
-		}
-		if r.Error != nil {
-			errs = append(errs, fmt.Errorf("%s: %w: %s", what, sentinel, r.Error.Description))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// gather asks all servers and returns as soon as expect of them have answered, or when time is up. Fewer answers are no
-// error here: the caller knows what they mean.
-func (a *Accounts) gather(ctx context.Context, subject string, body []byte, expect int) ([]*nats.Msg, error) {
-	nc, _, _, err := a.link.current()
-	if err != nil {
-		return nil, err
-	}
-	inbox := nc.NewRespInbox()
-	sub, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, interpret(err)
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err := nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: body}); err != nil {
-		return nil, interpret(err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, gatherTime)
-	defer cancel()
-	var answers []*nats.Msg
-	for expect <= 0 || len(answers) < expect {
-		msg, err := sub.NextMsgWithContext(ctx)
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			return answers, nil
-		case err != nil:
-			return answers, interpret(err)
-		case msg.Header.Get("Status") == "503":
-			return nil, fmt.Errorf("%w: nobody serves %s", ErrUnavailable, subject)
-		}
-		answers = append(answers, msg)
-	}
-	return answers, nil
 }

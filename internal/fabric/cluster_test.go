@@ -110,11 +110,11 @@ func (c *cluster) stop(i int) { c.servers[i].Shutdown(); c.servers[i].WaitForShu
 
 func (c *cluster) url(i int) string { return c.servers[i].ClientURL() }
 
-func freePort(t *testing.T) int {
-	t.Helper()
+func freePort(tb testing.TB) int {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener

@@ -36,6 +36,7 @@ type Keys struct {
 	System   AccountKeys
 	Compass  AccountKeys
 	Runners  AccountKeys
+	Probe    AccountKeys // with somebody else's NATS alone, whose Operator, System and second Signing key are not ours
 }
 
 // The names in a Secret.
@@ -108,7 +109,7 @@ func (c *completer) seed(name string, kind nkeys.PrefixByte) Seed {
 	}
 	if text, ok := c.have[name]; ok {
 		s, err := ParseSeed(text)
-		if err == nil && !strings.HasPrefix(s.Public(), kindLetter(kind)) {
+		if err == nil && !isKind(s, kind) {
 			err = fmt.Errorf("%w: a key of another kind", ErrConfig)
 		}
 		if err != nil {
@@ -123,6 +124,10 @@ func (c *completer) seed(name string, kind nkeys.PrefixByte) Seed {
 	}
 	c.added[name] = s.Text()
 	return s
+}
+
+func isKind(s Seed, kind nkeys.PrefixByte) bool {
+	return strings.HasPrefix(s.Public(), kindLetter(kind))
 }
 
 func kindLetter(kind nkeys.PrefixByte) string {

@@ -26,37 +26,6 @@ func TestSupportedVersions(t *testing.T) {
 	}
 }
 
-// Holds REQ-204 (the check of an external NATS), REQ-241. Ruling O3.
-func TestProbe(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, 2, nil)
-	urls := []string{c.url(0), c.url(1)}
-	spec := fabric.ProbeSpec{Signer: c.keys.Signing[1], Owner: owner, Servers: 2, URLs: urls}
-	seen, err := c.sys.Probe(t.Context(), spec)
-	if err != nil || !seen.Ready() || !seen.CanDelete || len(seen.Servers) != 2 {
-		t.Errorf("a NATS of ours: %+v, %v", seen, err)
-	}
-	one := spec
-	one.URLs = urls[:1]
-	if seen, err = c.sys.Probe(t.Context(), one); err != nil || seen.Ready() || !slices.Equal(seen.Unreached, []string{"n1"}) {
-		t.Errorf("one URL of two servers: %+v, %v", seen, err)
-	}
-	stranger, _, err := fabric.CompleteKeys(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bad := spec
-	bad.Signer = stranger.Signing[0]
-	if seen, err = c.sys.Probe(t.Context(), bad); err == nil && (seen.Ready() || len(seen.Untrusted) == 0) {
-		t.Errorf("a stranger's signing key passed: %+v", seen)
-	}
-	more := spec
-	more.Servers = 3
-	if _, err := c.sys.Probe(t.Context(), more); !errors.Is(err, fabric.ErrUnavailable) {
-		t.Errorf("a server too few: got %v, want ErrUnavailable", err)
-	}
-}
-
 // What JetStream says of our streams wakes the operator; what it says of others does not.
 func TestAdvisories(t *testing.T) {
 	t.Parallel()

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
-
-	"github.com/nats-io/nkeys"
 )
 
 // MinServerVersion is the oldest nats-server that is supported: older ones lose pending messages at their last delivery.
@@ -26,76 +25,134 @@ func numbers(version string) (n [3]int) {
 }
 
 // ProbeSeen is what a probe of somebody else's NATS found (ruling O3). Each lack has a field of its own, so that a
-// condition can name it.
+// condition can name it; Lacks words them. Lists are sorted.
 type ProbeSeen struct {
-	Servers   []ServerSeen
-	Outdated  []string // names of servers older than MinServerVersion
-	NoJS      []string // names of servers without JetStream
-	Untrusted []string // URLs whose server refused a user of the probe account: another operator's, or not pushed there
-	Unreached []string // names of servers that no URL led to
-	CanDelete bool     // the resolver deletes accounts; without it, deletion means lock-out
+	Servers    []ServerSeen
+	NotSystem  bool     // the credentials are of another account than the system account
+	Outdated   []string // names of servers older than MinServerVersion
+	NoJS       []string // names of servers without JetStream
+	NoResolver bool     // the servers take no accounts: no operator mode, or a resolver of another type than full
+	Refusal    string   // a server's words where it refused the probe account
+	Untrusted  []string // URLs whose server refused a user of the probe account: another operator's, or not pushed there
+	Unanswered []string // URLs of the spec where nothing answers
+	Unreached  []string // names of servers that no URL led to
+	CanDelete  bool     // the resolver deletes accounts; without it, deletion means lock-out
 }
 
 // Ready reports whether all that is needed is there. Deletion is not needed.
-func (p ProbeSeen) Ready() bool {
-	return len(p.Servers) > 0 && len(p.Outdated)+len(p.NoJS)+len(p.Untrusted)+len(p.Unreached) == 0
+func (p ProbeSeen) Ready() bool { return len(p.Servers) > 0 && len(p.Lacks()) == 0 }
+
+// Lacks says what is missing, one sentence each, and what to do about it; the same words for the same findings. It is empty
+// where nothing is. That accounts cannot be deleted is no lack.
+func (p ProbeSeen) Lacks() []string {
+	var out []string
+	say := func(lacking bool, format string, args ...any) {
+		if lacking {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	names := func(list []string) string { return strings.Join(list, ", ") }
+	say(p.NotSystem, "the credentials are not of the system account: give those of a user of it")
+	say(len(p.Outdated) > 0, "servers %s are older than %s: upgrade them", names(p.Outdated), MinServerVersion)
+	say(len(p.NoJS) > 0, "servers %s run without JetStream: enable it", names(p.NoJS))
+	say(p.NoResolver, "the servers take no accounts: run them in operator mode with a resolver of type full")
+	say(p.Refusal != "", "a server refused an account signed with the signing key: %s", p.Refusal)
+	say(len(p.Untrusted) > 0, "servers at %s do not trust the signing key: it must be one of their operator's", names(p.Untrusted))
+	say(len(p.Unanswered) > 0, "nothing answers at %s", names(p.Unanswered))
+	say(len(p.Unreached) > 0, "no URL leads to servers %s: add theirs", names(p.Unreached))
+	return out
 }
 
 // ProbeSpec says what to probe with.
 type ProbeSpec struct {
-	Signer  Seed     // an operator signing key
-	Owner   string   // the mark of our accounts
-	Servers int      // how many servers there should be; 0: as many as answer
-	URLs    []string // every client URL that is known
+	Keys    AccountKeys // of the probe account: kept, so that what a killed probe left behind is found by the next
+	Signer  Seed        // an operator signing key
+	Owner   string      // the mark of our accounts
+	Servers int         // how many servers there should be; 0: as many as answer
+	URLs    []string    // every client URL that is known
 }
 
 // Probe pushes an account of its own, connects to every server as a user of it, and removes it. A resolver stores what a
-// stranger signed and says yes, so only a connection proves that the signing key is trusted.
+// stranger signed and says yes, so only a connection proves that the signing key is trusted. An error says that nothing is
+// known; what is known to be missing is in ProbeSeen. It writes: call it when what it depends on may have changed, not in
+// every pass.
 func (a *Accounts) Probe(ctx context.Context, spec ProbeSpec) (ProbeSeen, error) {
 	var seen ProbeSeen
 	servers, err := a.Servers(ctx, spec.Servers)
+	if errors.Is(err, errNobodyServes) {
+		seen.NotSystem = true
+		return seen, nil
+	}
 	if err != nil {
-		return seen, err
-	}
-	seen.Servers = servers
-	for _, s := range servers {
-		if !Supported(s.Version) {
-			seen.Outdated = append(seen.Outdated, s.Name)
-		}
-		if !s.JetStream {
-			seen.NoJS = append(seen.NoJS, s.Name)
-		}
-	}
-	keys, err := probeKeys()
-	if err != nil {
-		return seen, err
-	}
-	account := Account{Name: "probe", Public: keys.Identity.Public(), claims: newClaims("probe", keys, spec.Owner)}
-	w := AccountWrite{Account: account, Signer: spec.Signer, Owner: spec.Owner, Servers: len(servers)}
-	if _, _, err := a.Ensure(ctx, w); err != nil {
 		return seen, fmt.Errorf("probe: %w", err)
 	}
-	a.visit(ctx, spec, keys, &seen)
+	seen.judge(servers)
+	account := Account{Name: "probe", Public: spec.Keys.Identity.Public(), claims: newClaims("probe", spec.Keys, spec.Owner)}
+	w := AccountWrite{Account: account, Signer: spec.Signer, Owner: spec.Owner, Servers: len(servers)}
+	pushed, _, err := a.Ensure(ctx, w)
+	switch {
+	case errors.Is(err, errNobodyServes), errors.Is(err, ErrRejected) && pushed.Answered > 0 && pushed.Copies == 0 && refusalOf(err) == "":
+		seen.NoResolver = true
+		return seen, nil
+	case errors.Is(err, ErrRejected):
+		seen.Refusal = refusalOf(err)
+		return seen, nil
+	case err != nil:
+		return seen, fmt.Errorf("probe: %w", err)
+	}
+	a.visit(ctx, spec, &seen)
 	err = a.Remove(ctx, w)
 	seen.CanDelete = err == nil
-	if errors.Is(err, ErrNoDelete) {
-		err = nil
+	if err != nil && !errors.Is(err, ErrNoDelete) {
+		return seen, fmt.Errorf("probe: %w", err)
 	}
-	return seen, err
+	return seen, nil
 }
 
-// visit connects to each URL as a user of the probe account and notes which servers were met.
-func (a *Accounts) visit(ctx context.Context, spec ProbeSpec, keys AccountKeys, seen *ProbeSeen) {
-	met := map[string]bool{}
-	for _, url := range spec.URLs {
-		id, err := a.connectOnce(ctx, url, keys)
-		if err != nil {
-			a.link.log.WarnContext(ctx, "Probe was refused", "url", url, "error", err)
-			seen.Untrusted = append(seen.Untrusted, url)
-			continue
+func (p *ProbeSeen) judge(servers []ServerSeen) {
+	p.Servers = servers
+	for _, s := range servers {
+		if !Supported(s.Version) {
+			p.Outdated = append(p.Outdated, s.Name)
 		}
-		met[id] = true
+		if !s.JetStream {
+			p.NoJS = append(p.NoJS, s.Name)
+		}
 	}
+}
+
+// visit connects as a user of the probe account until every server was met. One URL may lead to several servers, and
+// servers may tell of others, so each URL is tried more than once where there are fewer of them than servers.
+func (a *Accounts) visit(ctx context.Context, spec ProbeSpec, seen *ProbeSeen) {
+	urls := slices.Clone(spec.URLs)
+	bad, met := map[string]bool{}, map[string]bool{}
+	for range 4 * max(len(seen.Servers), 1) {
+		for i := 0; i < len(urls); i++ { // grows by what servers tell of
+			url := urls[i]
+			if bad[url] || len(met) == len(seen.Servers) && i >= len(spec.URLs) {
+				continue
+			}
+			id, others, err := a.connectOnce(ctx, url, spec.Keys)
+			if err == nil {
+				met[id] = true
+				urls = appendNew(urls, others)
+				continue
+			}
+			bad[url] = true
+			a.link.log.WarnContext(ctx, "Probe was refused", "url", url, "error", err)
+			switch {
+			case errors.Is(err, ErrUnauthorized):
+				seen.Untrusted = append(seen.Untrusted, url)
+			case i < len(spec.URLs): // what servers tell of each other need not be reachable from here
+				seen.Unanswered = append(seen.Unanswered, url)
+			}
+		}
+		if len(met) == len(seen.Servers) {
+			break
+		}
+	}
+	slices.Sort(seen.Untrusted)
+	slices.Sort(seen.Unanswered)
 	for _, s := range seen.Servers {
 		if !met[s.ID] && len(seen.Untrusted) == 0 { // a refusing server does not say which it is
 			seen.Unreached = append(seen.Unreached, s.Name)
@@ -103,36 +160,37 @@ func (a *Accounts) visit(ctx context.Context, spec ProbeSpec, keys AccountKeys, 
 	}
 }
 
-func (a *Accounts) connectOnce(ctx context.Context, url string, keys AccountKeys) (server string, err error) {
+func appendNew(list, more []string) []string {
+	for _, m := range more {
+		if !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// connectOnce tells which server it met and which others that one knows.
+func (a *Accounts) connectOnce(ctx context.Context, url string, keys AccountKeys) (server string, others []string, err error) {
 	key, err := NewUserSeed()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	user, err := keys.StandaloneUser(key.Public())
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	cfg := a.link.cfg
 	cfg.Name, cfg.URLs, cfg.InProcess = "probe", []string{url}, nil
 	cfg.Credentials = StaticCredentials(user, key, "")
-	cfg.Link.Window = min(cfg.Link.Window, 3*time.Second)
+	cfg.Link.Window = min(cfg.Link.Window, time.Second)
 	l, err := dial(ctx, cfg, a.link.metrics)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer l.close()
 	nc, _, _, err := l.current()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return nc.ConnectedServerId(), nil
-}
-
-func probeKeys() (AccountKeys, error) {
-	identity, err := newSeed(nkeys.PrefixByteAccount)
-	if err != nil {
-		return AccountKeys{}, err
-	}
-	signing, err := newSeed(nkeys.PrefixByteAccount)
-	return AccountKeys{Identity: identity, Signing: signing}, err
+	return nc.ConnectedServerId(), nc.DiscoveredServers(), nil
 }
