@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,18 +31,11 @@ func newBenchGround(b *testing.B) benchGround {
 		b.Fatal(err)
 	}
 	b.Cleanup(ns.Stop)
+	f := benchFabric(b, ns, fabric.Config{InProcess: ns, Spec: fabric.StreamSpec{MaxPerTenant: 1 << 30}})
 	creds, err := ns.Standalone()
 	if err != nil {
 		b.Fatal(err)
 	}
-	f, err := fabric.New(fabric.Config{
-		Name: "bench", InProcess: ns, Credentials: creds, Stream: fabrictest.Stream, Manage: true, Logger: quietLog(),
-		Spec: fabric.StreamSpec{MaxPerTenant: 1 << 30},
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = f.Close(context.Background()) })
 	nc, err := nats.Connect("", nats.InProcessServer(ns), nats.UserJWT(creds.JWT, creds.Sign))
 	if err != nil {
 		b.Fatal(err)
@@ -59,15 +51,8 @@ func newBenchGround(b *testing.B) benchGround {
 // cpu reports the processor time of one operation, broker included: unlike the clock it hardly moves with what else runs.
 func cpu(b *testing.B) func() {
 	b.Helper()
-	used := func() time.Duration {
-		var r syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-	}
-	began := used()
-	return func() { b.ReportMetric(float64((used()-began).Nanoseconds())/float64(b.N), "cpu-ns/op") }
+	began := processTime(b)
+	return func() { b.ReportMetric(float64((processTime(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op") }
 }
 
 func benchRow(i int) string { return "m_" + strconv.Itoa(i) }
@@ -167,4 +152,93 @@ func fill(b *testing.B, g benchGround) {
 	for i := range b.N {
 		g.publish(b, i)
 	}
+}
+
+// BenchmarkGap is the time from when a restarted server takes connections until a reference published then is delivered, the
+// worst of all.
+func BenchmarkGap(b *testing.B) {
+	dir, listen := b.TempDir(), "127.0.0.1:"+strconv.Itoa(freePort(b))
+	start := func() *embedded.Server {
+		ns, err := embedded.Start(embedded.Config{Dir: dir, Listen: listen, Logger: quietLog()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return ns
+	}
+	ns := start()
+	defer func() { ns.Stop() }()
+	f := benchFabric(b, ns, fabric.Config{URLs: []string{ns.URL()}})
+	arrived := make(chan string, 1024)
+	if _, err := f.SubscribeKind(context.Background(), fabric.KindMessagePosted, func(_ context.Context, ref fabric.EventRef) error {
+		arrived <- ref.RowID
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	subject, _ := fabric.CommsSubject(fabrictest.TenantA, fabric.KindMessagePosted)
+	var worst time.Duration
+	for i := 0; b.Loop(); i++ {
+		ns.Stop()
+		ns = start()
+		began := time.Now()
+		for f.Publish(context.Background(), subject, fabrictest.Ref(fabrictest.TenantA, benchRow(i))) != nil {
+			<-time.After(time.Millisecond)
+		}
+		for row := range arrived {
+			if row == benchRow(i) {
+				break
+			}
+		}
+		worst = max(worst, time.Since(began))
+	}
+	b.ReportMetric(float64(worst.Milliseconds()), "worst-ms")
+}
+
+// BenchmarkDown is the share of one processor that a process uses while its broker is away. One operation is five seconds.
+func BenchmarkDown(b *testing.B) {
+	ns, err := embedded.Start(embedded.Config{Dir: b.TempDir(), Listen: "127.0.0.1:0", Logger: quietLog()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := benchFabric(b, ns, fabric.Config{URLs: []string{ns.URL()}})
+	if _, err := f.SubscribeKind(context.Background(), fabric.KindMessagePosted, func(context.Context, fabric.EventRef) error { return nil }); err != nil {
+		b.Fatal(err)
+	}
+	p, err := fabric.NewPublisher(fabric.PublisherConfig{Fabric: f, Logger: quietLog()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ns.Stop()
+	for f.Connected() {
+		<-time.After(time.Millisecond)
+	}
+	for i := range 100 { // what was posted when it went
+		if err := p.Enqueue(context.Background(), fabrictest.Ref(fabrictest.TenantA, benchRow(i))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	began, used := time.Now(), processTime(b)
+	for b.Loop() {
+		<-time.After(5 * time.Second)
+	}
+	b.ReportMetric(100*float64(processTime(b)-used)/float64(time.Since(began)), "cpu-%")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = p.Close(ctx)
+}
+
+// benchFabric opens a fabric with the default settings.
+func benchFabric(b *testing.B, ns *embedded.Server, cfg fabric.Config) *fabric.Fabric {
+	b.Helper()
+	creds, err := ns.Standalone()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg.Name, cfg.Credentials, cfg.Stream, cfg.Manage, cfg.Logger = "bench", creds, fabrictest.Stream, true, quietLog()
+	f, err := fabric.New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = f.Close(context.Background()) })
+	return f
 }

@@ -126,6 +126,7 @@ func TestHostileRunner(t *testing.T) {
 	a := y.attacker(t, issue(t, y.shared(), r1))
 	for _, subject := range []string{
 		"compass.runner." + r2 + ".events", "compass.runner." + r2 + ".call", "compass.runner." + r2 + ".state.main",
+		"compass.runner.*.events", "compass.runner.>",
 		"compass.runner.shared." + r2 + ".events", "compass.runner.shared." + r1 + ".events",
 		"compass.runner." + fabrictest.TenantA + "." + r1 + ".events",
 		"compass.runner." + r1 + ".cmd", "compass.runner." + r2 + ".cmd", "compass.runner.shared." + r2 + ".cmd",
@@ -133,6 +134,8 @@ func TestHostileRunner(t *testing.T) {
 		"compass.bcast." + fabrictest.TenantA + ".presence", "client." + fabrictest.Client1,
 		"_INBOX_r." + r2 + ".x.1", "_INBOX_s.x", "_INBOX_w.main.x", "$JS.API.INFO", "$JS.API.STREAM.LIST",
 		"$JS.API.STREAM.DELETE.CMP_main", "$JS.API.CONSUMER.MSG.NEXT.CMP_main.deliver", "$JS.ACK.CMP_main.deliver.1.1.1.1.0",
+		"$JS.API.STREAM.INFO.CMP_main", "$JS.API.STREAM.MSG.GET.CMP_main", "$JS.API.DIRECT.GET.CMP_main_DLQ", "$JS.API.CONSUMER.INFO.CMP_main.deliver",
+		"$JS.API.CONSUMER.CREATE.CMP_main.deliver.compass.q.>", "$JS.API.CONSUMER.DURABLE.CREATE.CMP_main.deliver", "$JS.API.CONSUMER.RESET.CMP_main.deliver",
 		"$SYS.REQ.SERVER.PING", "$SYS.REQ.CLAIMS.UPDATE", "compass.runner." + r1 + ".state.main.more",
 	} {
 		a.mustRefuse(t, "pub", subject)

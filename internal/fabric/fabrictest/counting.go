@@ -42,6 +42,8 @@ func retryAfterNeverParks(t *testing.T, g Ground) {
 	}
 }
 
+// Lessons U17: what is parked is a full record, not a pointer that may age out. Lessons U3: what is not known to be poison is tried
+// again.
 func failuresParkAtMaxDeliver(t *testing.T, g Ground) {
 	o := short()
 	f := g.Open(t, o)
@@ -75,6 +77,29 @@ func failuresParkAtMaxDeliver(t *testing.T, g Ground) {
 	}
 	never(t, "a parked reference comes again", func() bool { return seen.len() > o.MaxDeliver })
 	waitLetters(t, f, 1)
+}
+
+// Lessons B1, U4, operator 49: exactly MaxDeliver tries, each after the delay that the schedule has for it, whose last value
+// repeats. A broker redelivers at once what is refused without a delay.
+func failuresFollowTheSchedule(t *testing.T, g Ground) {
+	o := short()
+	o.MaxDeliver, o.Backoff = 4, []time.Duration{40 * time.Millisecond, 160 * time.Millisecond}
+	f := g.Open(t, o)
+	var seen log
+	subscribe(t, f, func(_ context.Context, ref fabric.EventRef) error { seen.add(ref); return ErrBoom })
+	publish(t, f, Ref(TenantA, "m_1"))
+	if got := waitLetters(t, f, 1)[0]; got.Attempts != o.MaxDeliver {
+		t.Errorf("parked after %d attempts, want %d", got.Attempts, o.MaxDeliver)
+	}
+	at := seen.times()
+	if len(at) != o.MaxDeliver {
+		t.Fatalf("tried %d times, want %d", len(at), o.MaxDeliver)
+	}
+	for i, want := range []time.Duration{o.Backoff[0], o.Backoff[1], o.Backoff[1]} {
+		if gap := at[i+1].Sub(at[i]); gap < want-5*time.Millisecond {
+			t.Errorf("try %d came %s after the one before, want at least %s", i+2, gap, want)
+		}
+	}
 }
 
 func retryAfterChargesNothing(t *testing.T, g Ground) {
@@ -180,6 +205,7 @@ func unansweredParksUnworked(t *testing.T, g Ground) {
 	}
 }
 
+// Lessons U2: a reference whose tenant is not that of its subject is nobody's.
 func undecodableParks(t *testing.T, g Ground) {
 	f := g.Open(t, short())
 	var seen log
@@ -259,6 +285,7 @@ func announcingTwiceStoresOne(t *testing.T, g Ground) {
 	waitLetters(t, f, 2)
 }
 
+// Lessons B5, U8, U9: what is parked stays until somebody replays it, and goes only when that is stored.
 func replayDeliversAgain(t *testing.T, g Ground) {
 	f := g.Open(t, short())
 	var seen log
@@ -277,7 +304,7 @@ func replayDeliversAgain(t *testing.T, g Ground) {
 		if err := f.Replay(t.Context(), Stream, d); err != nil {
 			t.Fatalf("replay %d: %v", replay, err)
 		}
-		// Within the duplicate window the same replay stores nothing, and must say so (lessons B5).
+		// Within the duplicate window the same replay stores nothing, and must say so.
 		if err := f.Replay(t.Context(), Stream, d); !errors.Is(err, fabric.ErrDuplicate) {
 			t.Errorf("the same replay again: got %v, want ErrDuplicate", err)
 		}

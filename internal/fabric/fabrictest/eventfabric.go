@@ -29,6 +29,7 @@ func RunEventFabric(t *testing.T, ground func(t *testing.T) Ground) {
 		"RetryAfterNeverParks":            retryAfterNeverParks,
 		"FailuresParkAtMaxDeliver":        failuresParkAtMaxDeliver,
 		"RetryAfterChargesNothing":        retryAfterChargesNothing,
+		"FailuresFollowTheSchedule":       failuresFollowTheSchedule,
 		"PoisonParksAtOnce":               poisonParksAtOnce,
 		"PanicIsAFailure":                 panicIsAFailure,
 		"SlowCallbackIsRedelivered":       slowCallbackIsRedelivered,
@@ -175,6 +176,7 @@ func oneOfTwoClaims(t *testing.T, g Ground) {
 	}
 }
 
+// Lessons U18.
 func unsubscribeWaits(t *testing.T, g Ground) {
 	f := g.Open(t, short())
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -204,6 +206,7 @@ func unsubscribeWaits(t *testing.T, g Ground) {
 	}
 }
 
+// Lessons B25: two consumers of a work queue that get the same references are refused, not found out later.
 func refusesOverlap(t *testing.T, g Ground) {
 	nop := func(context.Context, fabric.EventRef) error { return nil }
 	f := g.Open(t, short())
