@@ -42,6 +42,7 @@ type Consumer struct {
 	letters  letters
 	charged  charged
 	rejects  rejects
+	backlog  backlog
 	claims   claims
 	watch    watch
 

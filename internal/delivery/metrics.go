@@ -97,8 +97,15 @@ func (c *Consumer) observe(meter metric.Meter) (metric.Registration, error) {
 		return g
 	}
 	dirty, flight, chains, epoch := gauge(MetricDirty), gauge(MetricInFlight), gauge(MetricChains), gauge(MetricEpoch)
-	age, err := meter.Float64ObservableGauge(MetricTickAge, metric.WithUnit("s"))
-	if err := errors.Join(append(bad, err)...); err != nil {
+	seconds := func(name string) metric.Float64ObservableGauge {
+		g, err := meter.Float64ObservableGauge(name, metric.WithUnit("s"))
+		bad = append(bad, err)
+		return g
+	}
+	age := seconds(MetricTickAge)
+	back := backlogGauges{owed: gauge(MetricOwed), pending: gauge(MetricPending), held: gauge(MetricHeld),
+		parked: gauge(MetricParked), oldest: seconds(MetricOldestHeld)}
+	if err := errors.Join(bad...); err != nil {
 		return nil, err
 	}
 	return meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -108,11 +115,12 @@ func (c *Consumer) observe(meter metric.Meter) (metric.Registration, error) {
 		if last := c.in.lastTick.Load(); last > 0 {
 			o.ObserveFloat64(age, c.clock.Now().Sub(time.Unix(0, last)).Seconds())
 		}
+		c.observeBacklog(o, back)
 		for _, db := range c.leases.Held() {
 			if fence, ok := c.leases.Fence(db); ok {
 				o.ObserveInt64(epoch, fence.Epoch, metric.WithAttributes(attribute.Int("database", db)))
 			}
 		}
 		return nil
-	}, dirty, flight, chains, epoch, age)
+	}, dirty, flight, chains, epoch, age, back.owed, back.pending, back.held, back.parked, back.oldest)
 }

@@ -23,6 +23,8 @@ type Options struct {
 
 	Notes WorkerNotes // optional: nobody to listen to
 	Waker Waker       // optional: agents sleep on
+	// Backlog counts what is owed, held and set aside, for gauges; optional.
+	Backlog BacklogReads
 
 	// MaxDeliver is how many attempts a delivery has, default 5; Backoff the pauses between them, default 1s, 5s, 30s, the
 	// last repeats. AckWait is how long a command may stay without being taken before it is sent again, default 30 s.

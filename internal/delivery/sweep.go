@@ -213,6 +213,7 @@ func (c *Consumer) tickPart(ctx context.Context, part int) {
 	for _, db := range c.leases.Held() {
 		q := store.SweepQuery{Database: db, Stream: c.o.Stream, Part: part, Parts: c.o.Parts}
 		ok = c.report(ctx, bySchedule, c.sweepPart(ctx, q, bySchedule)) && ok
+		c.report(ctx, "backlog", c.countBacklog(ctx, q))
 	}
 	if part == c.o.Parts-1 && ok {
 		c.in.lastTick.Store(c.clock.Now().UnixNano())

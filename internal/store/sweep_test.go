@@ -168,3 +168,35 @@ func TestRouteMissed(t *testing.T) {
 		t.Errorf("left over %v in %v (%v)", again, tenants, err)
 	}
 }
+
+// What the gauges show: owed, pending, held with its age, dead letters, of this stream's tenants alone.
+func TestStreamBacklog(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	w, _ := s.worker(t)
+	s.post(t, "owed")
+	s.mention(t)
+	dead := s.post(t, "dead")
+	s.Exec(t, `insert into compass.dead_letters (tenant_id, message_id, recipient_id, channel_id, pos, attempts, reason, first_unix_ms)
+		values ($1, $2, $3, $4, $5, 5, 'x', 0)`, s.tenant.ID, dead.ID, s.agent.ID, s.channel.ID, dead.Pos)
+	author := s.tenant.Agent(t, "author")
+	check(t, s.Store.AddMember(s.tenant.Ctx, store.Member{Channel: s.channel.ID, Account: author.ID, Actor: s.tenant.Admin.ID}))
+	n := s.tenant.Message(author, s.channel, "held")
+	n.In = s.tenant.Session(t, author).In("turn")
+	_, _, _, err := s.Store.AppendMessage(s.tenant.Ctx, n)
+	check(t, err)
+	s.Exec(t, `update compass.messages set created_at_unix_ms = created_at_unix_ms - 60000 where pos is null`)
+
+	got, err := w.StreamBacklog(t.Context(), store.SweepQuery{Stream: "main", Parts: 1})
+	check(t, err)
+	if got.OldestHeldMs < 60000 {
+		t.Errorf("oldest held for %d ms", got.OldestHeldMs)
+	}
+	got.OldestHeldMs = 0
+	if diff := cmp.Diff(store.Backlog{Owed: 3, Pending: 1, Held: 1, DeadLetters: 1}, got); diff != "" {
+		t.Error(diff)
+	}
+	if other, err := w.StreamBacklog(t.Context(), store.SweepQuery{Stream: "other", Parts: 1}); err != nil || other != (store.Backlog{}) {
+		t.Errorf("another stream's: %+v (%v)", other, err)
+	}
+}
