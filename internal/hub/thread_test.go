@@ -13,6 +13,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/fabric/fabrictest"
 	"github.com/rigelbuild/compass-operator/internal/hub"
+	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
@@ -106,7 +107,7 @@ func read(err error) refusal {
 	if !errors.As(err, &e) {
 		return refusal{}
 	}
-	return refusal{e.Code(), e.Message(), e.Meta().Get(hub.MetaSession)}
+	return refusal{e.Code(), e.Message(), e.Meta().Get(naming.MetaSession)}
 }
 
 // Holds REQ-119, REQ-135: a relayed call has the same refusals over Connect and over NATS, and one for a session that is

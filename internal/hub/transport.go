@@ -11,17 +11,10 @@ import (
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/wire"
 )
-
-// MetaSession is set, to "over", on a refusal whose cause is that the session is not, or no longer, the Runner's. The code
-// is NotFound as for anything else that is not there (REQ-135), so a relayed call needs it to tell a lost session from an
-// unknown channel.
-const MetaSession = "Compass-Session"
-
-// sessionOver is the value of MetaSession.
-const sessionOver = "over"
 
 // handler is one procedure, for a Runner that was proved, whatever the transport.
 type handler[Q, A any] func(ctx context.Context, who store.Runner, q *Q) (*A, error)
@@ -33,7 +26,7 @@ func (h *Hub) refuse(ctx context.Context, procedure string, err error) error {
 	}
 	out := wire.Error(err)
 	if errors.Is(err, store.ErrStale) {
-		out.Meta().Set(MetaSession, sessionOver)
+		out.Meta().Set(naming.MetaSession, naming.SessionOver)
 	}
 	if out.Code() == connect.CodeInternal {
 		h.log.ErrorContext(ctx, "Request of a Runner failed", "procedure", procedure, "error", err)

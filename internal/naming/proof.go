@@ -9,6 +9,14 @@ import (
 // RunnerScheme leads the Authorization header of a Runner's Connect calls.
 const RunnerScheme = "Runner"
 
+// A refusal whose cause is that the session is not, or no longer, the Runner's has SessionOver under MetaSession. The code is
+// NotFound as for anything else that is not there (REQ-135), so a relayed call needs it to tell a lost session from an unknown
+// channel.
+const (
+	MetaSession = "Compass-Session"
+	SessionOver = "over"
+)
+
 // RunnerProof is how a Runner says who it is in one call: its enrolled key signs Message, and the header carries the
 // signature.
 type RunnerProof struct {

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
+	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 const (
@@ -74,16 +75,10 @@ func answered(err error) bool {
 	return false
 }
 
-// The refusal of a call says so in this metadata where its cause is that the session is over; hub.MetaSession.
-const (
-	metaSession = "Compass-Session"
-	sessionOver = "over"
-)
-
 // stale says that the session is not, or no longer, this Runner's.
 func stale(err error) bool {
 	refusal, ok := errors.AsType[*connect.Error](err)
-	return ok && refusal.Meta().Get(metaSession) == sessionOver
+	return ok && refusal.Meta().Get(naming.MetaSession) == naming.SessionOver
 }
 
 // send hands an edge to a Server, over the broker, and over Connect where the broker gives no answer.
@@ -113,7 +108,7 @@ func verdict(answer *compassv1.RunnerEventAnswer) error {
 	}
 	err := connect.NewError(code, errors.New(answer.GetDetail()))
 	if code == connect.CodeNotFound { // an event is about nothing but its session
-		err.Meta().Set(metaSession, sessionOver)
+		err.Meta().Set(naming.MetaSession, naming.SessionOver)
 	}
 	return err
 }
