@@ -62,6 +62,10 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	starts, err := p.openStarts(ctx, c.Store, databases)
+	if err != nil {
+		return err
+	}
 	leases, err := p.acquire(ctx, c.Delivery, st)
 	if err != nil {
 		return err
@@ -69,12 +73,16 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 	// Only the holder of the lease is connected, and nothing waits in a buffer for a connection to come back (ruling F4).
 	fc := p.fabricConfig("compass-delivery", fabric.InboxPrefix(fabric.RoleWorker, c.Delivery.Stream), c.Fabric, keys)
 	fc.Stream, fc.MaxDeliver, fc.Backoff = c.Delivery.Stream, c.Delivery.MaxDeliver, durations(c.Delivery.Backoff)
-	fc.Spec.MaxAckPending = c.Delivery.MaxAckPending
+	fc.Spec.MaxAckPending, fc.Instance = c.Delivery.MaxAckPending, newIDs().Instance()
 	fab, err := p.openFabric(ctx, fc)
 	if err != nil {
 		return err
 	}
-	if err := p.deliver(ctx, workerParts{config: c.Delivery, store: st, fabric: fab, keys: keys}, leases); err != nil {
+	wake, err := p.newWaker(starts, fab)
+	if err != nil {
+		return err
+	}
+	if err := p.deliver(ctx, workerParts{config: c.Delivery, store: st, fabric: fab, keys: keys, wake: wake}, leases); err != nil {
 		return err
 	}
 	ready.Store(true)
@@ -110,7 +118,7 @@ func (p *process) acquire(ctx context.Context, c config.Delivery, st *store.Stor
 		}
 		held = append(held, lease)
 	}
-	leases, err := delivery.NewLeaseSet(delivery.LeaseOptions{Leases: held, Log: p.log})
+	leases, err := delivery.NewLeaseSet(delivery.LeaseOptions{Leases: held, Renew: time.Duration(c.Lease) / 3, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +134,7 @@ func (p *process) deliver(ctx context.Context, o workerParts, leases *delivery.L
 	verifier := fabric.NewCommandKeys(commandPublicKeys(o.keys))
 	worker, err := delivery.NewConsumer(o.store, o.fabric, o.store, o.fabric, p.log, delivery.Options{
 		Stream: o.config.Stream, Writes: o.store, Leases: leases, DeadLetters: o.fabric, OpenProof: verifier.Open,
-		Notes: o.fabric, Waker: o.wake,
+		Notes: o.fabric, Waker: o.wake, Backlog: o.store,
 		MaxDeliver: o.config.MaxDeliver, Backoff: durations(o.config.Backoff), AckWait: time.Duration(o.config.AckWait),
 		FloorTick: time.Duration(o.config.FloorTick), Meter: p.tel.Meters,
 		Stall: func(what string) { // a process that hangs must not keep its lease alive

@@ -115,10 +115,7 @@ func (p *process) assembleServer(ctx context.Context, o serverParts) (*server, e
 		return nil, err
 	}
 	p.onClose(publisher.Close)
-	told, err := event.NewEmitter(event.EmitterOptions{Instance: instance, Bus: bus, Broker: o.fabric, Queue: queue{publisher},
-		Lost: func(ctx context.Context, name event.Name, err error) {
-			p.log.WarnContext(ctx, "Fact was not told; a poll or the floor tick finds it", "event", name, "error", err)
-		}})
+	told, err := event.NewEmitter(event.EmitterOptions{Instance: instance, Bus: bus, Broker: o.fabric, Queue: queue{publisher}, Lost: p.lostFact})
 	if err != nil {
 		return nil, err
 	}

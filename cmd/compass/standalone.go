@@ -14,7 +14,6 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/config"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fabric/embedded"
-	"github.com/rigelbuild/compass-operator/internal/hub"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
@@ -212,18 +211,6 @@ func (s *standalone) ensureAdmin(ctx context.Context, st *store.Store) error {
 	token := strings.TrimSpace(string(text))
 	return st.EnsureAdmin(ctx, store.BootstrapTenantID, store.Account{ID: ids.Account(), Handle: standaloneAdmin, DisplayName: "Platform admin"},
 		store.NewToken{ID: ids.TokenID(), Hash: naming.TokenHash(token), Actor: "standalone"})
-}
-
-// waker starts sessions of agents that wake when something is owed to them.
-type waker struct{ hub *hub.Hub }
-
-func (w waker) Wake(ctx context.Context, agent string) error {
-	tenant, ok := store.TenantFromContext(ctx)
-	if !ok {
-		return store.ErrNoTenant
-	}
-	_, err := w.hub.Start(ctx, tenant, agent)
-	return err
 }
 
 // startRunner enrols a Runner of this process over the same door as any other, with a one-time token of its own.

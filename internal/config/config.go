@@ -87,7 +87,8 @@ type Sessions struct {
 type Delivery struct {
 	// Stream that this process serves. Required for the worker.
 	Stream string `json:"stream,omitempty"`
-	// Holder names this process on the lease, such as its pod. Default: the host's name.
+	// Holder names this process on the lease: one that finds its own name there takes the lease at once, so no two that run
+	// may share it. Default: the pod's name where EnvPod has it, else the host's name and the process id.
 	Holder string `json:"holder,omitempty"`
 	// MaxDeliver is the number of attempts before a message is set aside. Default: 5.
 	MaxDeliver int `json:"maxDeliver,omitempty"`
@@ -128,7 +129,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.Server.Listen, "127.0.0.1:8080")
 	def(&c.Sessions.Lease, Duration(30*time.Second))
 	if c.Delivery.Holder == "" {
-		c.Delivery.Holder, _ = os.Hostname()
+		c.Delivery.Holder = holder()
 	}
 	def(&c.Delivery.MaxDeliver, 5)
 	def(&c.Delivery.AckWait, Duration(30*time.Second))
@@ -139,6 +140,18 @@ func (c Config) WithDefaults() Config {
 		c.Delivery.Backoff = []Duration{Duration(time.Second), Duration(5 * time.Second), Duration(30 * time.Second)}
 	}
 	return c
+}
+
+// EnvPod is the variable in which Kubernetes tells a worker the name of its pod.
+const EnvPod = "POD_NAME"
+
+// holder is a name that no other running process has, and that a pod's container keeps when it starts again.
+func holder() string {
+	if pod := os.Getenv(EnvPod); pod != "" {
+		return pod
+	}
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
 func def[T comparable](field *T, value T) {

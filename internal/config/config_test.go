@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,22 @@ func TestLoadFillsDefaults(t *testing.T) {
 	}
 	if c.Server.Listen != "127.0.0.1:8080" {
 		t.Errorf("listen = %q: without a certificate only the own machine may reach it", c.Server.Listen)
+	}
+}
+
+// Two workers of one host must not take each other's lease, and a pod's container takes its own back.
+func TestHolderIsNobodyElses(t *testing.T) {
+	t.Setenv(config.EnvPod, "")
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := (config.Config{}).WithDefaults().Delivery.Holder, fmt.Sprintf("%s/%d", host, os.Getpid()); got != want {
+		t.Errorf("holder = %q, want %q", got, want)
+	}
+	t.Setenv(config.EnvPod, "worker-abc")
+	if got := (config.Config{}).WithDefaults().Delivery.Holder; got != "worker-abc" {
+		t.Errorf("holder = %q in a pod", got)
 	}
 }
 

@@ -67,8 +67,8 @@ func NewLeaseSet(o LeaseOptions) (*LeaseSet, error) {
 	return l, nil
 }
 
-// Acquire waits until database 0's lease is held, and tries the others once. It returns early only where ctx ends. A worker
-// connects to NATS after it.
+// Acquire waits until database 0's lease is held, and tries the others once. It returns early where ctx ends, and where
+// waiting cures nothing, such as a pooler in the lease's way. A worker connects to NATS after it.
 func (l *LeaseSet) Acquire(ctx context.Context) error {
 	for {
 		err := l.try(ctx, l.byID[0])
@@ -77,8 +77,11 @@ func (l *LeaseSet) Acquire(ctx context.Context) error {
 		}
 		wait := l.o.Renew / 4
 		var held store.HeldError
-		if errors.As(err, &held) {
+		switch {
+		case errors.As(err, &held):
 			wait = min(max(held.Remaining, time.Millisecond), l.o.Renew/4)
+		case !away(err) && ctx.Err() == nil:
+			return fmt.Errorf("acquire leases: %w", err)
 		}
 		l.o.Log.InfoContext(ctx, "Waiting for the lease", "error", err)
 		if !l.rest(ctx, wait) {
@@ -94,6 +97,11 @@ func (l *LeaseSet) Acquire(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// away: the database may answer later.
+func away(err error) bool {
+	return errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func (l *LeaseSet) try(ctx context.Context, lease Lease) error {

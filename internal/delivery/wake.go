@@ -83,6 +83,9 @@ func (c *Consumer) wake(ctx context.Context, t *tenant, agent string) {
 	}
 	c.later.at(item{tenant: t.id, kind: itemSession, id: agent}, whyRead, next)
 	if err == nil {
+		_, err = c.fence(t) // whoever is the writer now wakes it
+	}
+	if err == nil {
 		err = c.step(ctx, func(ctx context.Context) error { return c.o.Waker.Wake(ctx, agent) })
 	}
 	result := "started"

@@ -413,3 +413,30 @@ func TestLeaseSet(t *testing.T) {
 		}
 	})
 }
+
+// What waiting does not cure ends the boot: a lease behind a pooler. What may pass is waited for.
+func TestAcquireWaitsForWhatMayPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		zero := &fakeLease{db: 0, acquire: store.ErrUnavailable}
+		set, err := NewLeaseSet(LeaseOptions{Leases: []Lease{zero}, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pooled := errors.New("a pooler answers here")
+		done := make(chan error, 1)
+		go func() { done <- set.Acquire(t.Context()) }()
+		pass(time.Minute)
+		zero.set(func(l *fakeLease) { l.acquire = store.ErrTimeout })
+		pass(time.Minute)
+		select {
+		case err := <-done:
+			t.Fatalf("did not wait: %v", err)
+		default:
+		}
+		zero.set(func(l *fakeLease) { l.acquire = pooled })
+		if err := <-done; !errors.Is(err, pooled) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
