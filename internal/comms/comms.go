@@ -27,6 +27,9 @@ type channels interface {
 	ListMessages(ctx context.Context, page store.MessagePage) ([]store.Message, bool, error)
 	ChannelsOf(ctx context.Context, account string) ([]store.ChannelHead, error)
 	MessagesAfter(ctx context.Context, q store.Drain) ([]store.Message, error)
+	// The same for all streams of this process at once.
+	MessagesBurst(ctx context.Context, b store.Burst) (map[string]store.News, error)
+	SeatsOf(ctx context.Context, accounts []string) (map[string][]store.ChannelHead, error)
 }
 
 // limits tells what a tenant may write.
@@ -80,6 +83,8 @@ type Comms struct {
 	hops      telemetry.Hops
 	admission *admission
 	stream    StreamOptions
+	shared    *shared
+	seats     *seats
 }
 
 // NewComms returns a Comms; it starts nothing.
@@ -91,9 +96,11 @@ func NewComms(o Options) (*Comms, error) {
 	if err != nil {
 		return nil, fmt.Errorf("comms: %w", err)
 	}
+	stream := o.Stream.withDefaults()
 	return &Comms{
 		store: o.Store, emitter: o.Emitter, bus: o.Bus, ids: o.IDs, now: o.Now, hops: hops,
-		admission: newAdmission(o.Store, o.Known, o.Now), stream: o.Stream.withDefaults(),
+		admission: newAdmission(o.Store, o.Known, o.Now), stream: stream,
+		shared: newShared(o.Store, o.Now, stream.Page), seats: newSeats(o.Store, o.Now),
 	}, nil
 }
 

@@ -17,10 +17,11 @@ import (
 // fixture is comms on real Postgres with the real bus and emitter, and a queue that remembers.
 type fixture struct {
 	*worldtest.World
-	comms *comms.Comms
-	bus   *event.Bus
-	queue *queue
-	clock *clock
+	comms   *comms.Comms
+	bus     *event.Bus
+	emitter *event.Emitter
+	queue   *queue
+	clock   *clock
 }
 
 func newFixture(t *testing.T, change ...func(*comms.Options)) *fixture {
@@ -32,9 +33,9 @@ func newFixture(t *testing.T, change ...func(*comms.Options)) *fixture {
 	instance, err := event.NewInstance(w.IDs.Instance())
 	must(t, err)
 	f := &fixture{World: w, bus: bus, queue: &queue{}, clock: &clock{now: time.Now()}}
-	emitter, err := event.NewEmitter(event.EmitterOptions{Instance: instance, Bus: bus, Queue: f.queue, Lost: f.queue.noteLost})
+	f.emitter, err = event.NewEmitter(event.EmitterOptions{Instance: instance, Bus: bus, Queue: f.queue, Lost: f.queue.noteLost})
 	must(t, err)
-	o := comms.Options{Store: w.Store, Emitter: emitter, Bus: bus, IDs: w.IDs, Now: f.clock.Now}
+	o := comms.Options{Store: w.Store, Emitter: f.emitter, Bus: bus, IDs: w.IDs, Now: f.clock.Now}
 	for _, c := range change {
 		c(&o)
 	}
@@ -126,3 +127,11 @@ func text(channel store.Channel, author store.Account, client string) store.NewM
 }
 
 var errDown = errors.New("the queue takes nothing")
+
+// changed tells that a channel changed, as the edge does.
+func (f *fixture) changed(t *testing.T, tenant *worldtest.Tenant, channel string) {
+	t.Helper()
+	n, err := f.Store.Number(tenant.Ctx)
+	must(t, err)
+	f.emitter.Emit(tenant.Ctx, event.ChannelChanged(string(tenant.ID), channel, n))
+}

@@ -84,6 +84,7 @@ func (c *client) until(t *testing.T, probe string) {
 }
 
 func quick(o *comms.Options) {
+	o.Now = time.Now // streams share a look for half a poll
 	o.Stream = comms.StreamOptions{Poll: 50 * time.Millisecond, Heartbeat: time.Hour, Coalesce: 10 * time.Millisecond, Page: 3}
 }
 

@@ -280,9 +280,15 @@ func queueExists(b *pgx.Batch, found *bool, sql string, args ...any) {
 	})
 }
 
-func scanMessage(row pgx.CollectableRow) (Message, error) {
-	var m Message
-	err := row.Scan(&m.ID, &m.Channel, &m.Author, &m.Session, &m.Turn, &m.Kind, &m.Seq, &m.Rev,
-		&m.Pos, &m.Blocks, &m.ClientID, &m.CreatedAtUnixMs, &m.Ask, &m.Answer)
+func scanMessage(row pgx.CollectableRow) (m Message, err error) {
+	err = row.Scan(m.columns()...)
 	return m, err
+}
+
+// columns are where sqlMessageColumns go.
+func (m *Message) columns() []any {
+	return []any{
+		&m.ID, &m.Channel, &m.Author, &m.Session, &m.Turn, &m.Kind, &m.Seq, &m.Rev,
+		&m.Pos, &m.Blocks, &m.ClientID, &m.CreatedAtUnixMs, &m.Ask, &m.Answer,
+	}
 }
