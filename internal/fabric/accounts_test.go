@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -98,7 +99,7 @@ func TestStrangersSignatureIsSeen(t *testing.T) {
 	}
 }
 
-// Ruling O3: two CompassServers on one NATS must not take each other's accounts.
+// Lessons operator 33. Ruling O3: two CompassServers on one NATS must not take each other's accounts.
 func TestForeignAccountsAreNotTouched(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -156,7 +157,7 @@ func TestRevocationAndDeletionRefuseConnections(t *testing.T) {
 	}
 }
 
-// A cluster: every server counts, one that is away is an error, one that lost its memory heals, and what was deleted
+// Lessons operator 30. A cluster: every server counts, one that is away is an error, one that lost its memory heals, and what was deleted
 // while a server slept is deleted again when it returns.
 func TestEveryServerCounts(t *testing.T) {
 	t.Parallel()
@@ -174,6 +175,19 @@ func TestEveryServerCounts(t *testing.T) {
 	}
 	c.start(t, 2)
 	fabrictest.Eventually(t, "the wiped server holds it again", func() bool {
+		seen, _, err := c.sys.Ensure(t.Context(), w)
+		return err == nil && seen.Copies == 3 && len(seen.Drift) == 0
+	})
+	for i := range 3 {
+		c.stop(i)
+	}
+	for i := range 3 {
+		if err := os.RemoveAll(c.confs[i].JWTDir); err != nil {
+			t.Fatal(err)
+		}
+		c.start(t, i)
+	}
+	fabrictest.Eventually(t, "after all were wiped, all hold it again", func() bool {
 		seen, _, err := c.sys.Ensure(t.Context(), w)
 		return err == nil && seen.Copies == 3 && len(seen.Drift) == 0
 	})
@@ -238,12 +252,14 @@ func TestResolverWithoutDeletion(t *testing.T) {
 	}
 }
 
+var accountCount = flag.Int("fabric.accounts", 100, "accounts that are ensured though they are right")
+
 // Holds REQ-206. Reconciling what is right costs reads alone, however many accounts there are.
 func TestUnchangedAccountsAreOnlyRead(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
 	c.base(t)
-	const n = 1000
+	n := *accountCount
 	accounts := make([]fabric.AccountWrite, n)
 	for i := range accounts {
 		keys, _, err := fabric.CompleteTenantKeys(nil)

@@ -7,7 +7,7 @@ import (
 )
 
 // Holds REQ-008, REQ-010, REQ-013, REQ-020, REQ-021, REQ-022, REQ-025, REQ-026, REQ-029, REQ-031, REQ-073, REQ-076,
-// REQ-077, REQ-078, REQ-112, REQ-127, REQ-129.
+// REQ-077, REQ-078, REQ-079, REQ-112, REQ-127, REQ-129.
 func TestEventFabric(t *testing.T) {
 	t.Parallel()
 	fabrictest.RunEventFabric(t, func(t *testing.T) fabrictest.Ground { return newBroker(t) })

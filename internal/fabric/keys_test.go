@@ -18,7 +18,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
-// Holds REQ-212: whatever subset of the keys was stored before a crash, the next start completes the same identity.
+// Holds REQ-212. Lessons operator 27: whatever subset of the keys was stored before a crash, the next start completes the same identity.
 func TestKeysAreCompletedNeverReplaced(t *testing.T) {
 	t.Parallel()
 	_, all, err := fabric.CompleteKeys(nil)

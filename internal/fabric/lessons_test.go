@@ -375,7 +375,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// Lessons U16. Dead letters have a stream of their own that keeps them for thirty days and drops the oldest when it is full.
+// Holds REQ-126. Lessons U16. Dead letters have a stream of their own that keeps them for thirty days and drops the oldest when it is full.
 func TestDeadLetterStreamIsAsDocumented(t *testing.T) {
 	t.Parallel()
 	h := heals(t, nil)

@@ -73,7 +73,7 @@ func TestAdvisories(t *testing.T) {
 	}
 }
 
-// Ensuring is observe, compare, write a difference, look again; what is not ours or cannot be changed is said.
+// Lessons operator 2, 21. Ensuring is observe, compare, write a difference, look again; what is not ours or cannot be changed is said.
 func TestStreamsAreEnsuredStepByStep(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -130,7 +130,7 @@ func TestStreamsAreEnsuredStepByStep(t *testing.T) {
 	}
 }
 
-// Three servers: the same codes, a leader that dies under load loses nothing, and parking twice is still one.
+// Holds REQ-126. Lessons B11. Three servers: the same codes, a leader that dies under load loses nothing, and parking twice is still one.
 func TestReplicatedStreamSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

@@ -34,7 +34,7 @@ func deadLetters(t *testing.T, c *worldtest.Tenant) (out []string) {
 	}
 }
 
-// Holds REQ-050 (a replay comes back beside the chain; the dead letter stays until it is acknowledged).
+// Lessons U10. Holds REQ-050 (a replay comes back beside the chain; the dead letter stays until it is acknowledged).
 func TestReplayMakesAnOwedRow(t *testing.T) {
 	t.Parallel()
 	w := worldtest.New(t)
