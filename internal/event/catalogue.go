@@ -12,6 +12,7 @@ const (
 	NameCursorMoved           Name = "cursor_moved"
 	NamePlacementChanged      Name = "placement_changed"
 	NamePresenceChanged       Name = "presence_changed"
+	NameAccessChanged         Name = "access_changed"
 	NameHeartbeat             Name = "heartbeat"
 	NameClientLagged          Name = "client_lagged"
 )
@@ -54,6 +55,10 @@ func Catalogue() []Entry {
 		declare(NamePresenceChanged, "an account came, went or changed what it shows").
 			row("account").versionedBy(VersionClock).
 			broadcast("presence is shown on every Server; the truth is the binding or the connection", on("streams held here")),
+
+		declare(NameAccessChanged, "a token of an account was revoked, or the account's role changed or it was deleted").
+			row("account").versionedBy(VersionClock).
+			broadcast("a stream of the account may hang on any Server, and must end at once where it may no longer be", on("streams held here")),
 
 		declare(NameHeartbeat, "an instance is there").
 			row("tenant").versionedBy(VersionNone).

@@ -12,7 +12,7 @@ func facts() []Fact {
 		MessagePosted(acme, chanA, msgA, 1), MessageVisible(acme, chanA, msgA, 1), MessageUpdated(acme, chanA, msgA, 1),
 		ChannelChanged(acme, chanA, 1), AgentWorkspaceChanged(acme, agent, 1), TopicUpserted(acme, chanA, "topic", 1),
 		BindingChanged(acme, agent, 1), CursorMoved(acme, chanA, agent, 1), PlacementChanged(acme, 1),
-		PresenceChanged(acme, agent, 1), Heartbeat(acme), ClientLagged(acme, "n_06f0e5k3vdrg0000000000000g", 1),
+		PresenceChanged(acme, agent, 1), AccessChanged(acme, agent, 1), Heartbeat(acme), ClientLagged(acme, "n_06f0e5k3vdrg0000000000000g", 1),
 	}
 }
 
@@ -40,7 +40,7 @@ func TestCatalogue(t *testing.T) {
 	}
 	for _, name := range []Name{
 		NameMessageUpdated, NameChannelChanged, NameAgentWorkspaceChanged, NameTopicUpserted, NameMessageVisible,
-		NamePresenceChanged, NameBindingChanged, NameCursorMoved, NamePlacementChanged,
+		NamePresenceChanged, NameAccessChanged, NameBindingChanged, NameCursorMoved, NamePlacementChanged,
 	} {
 		if e := byName[name]; e.Lane != LaneBroadcast || !e.Local.On || !e.Broker.On {
 			t.Errorf("%s: lane %s, local %v, broker %v; want a broadcast that is told here too", name, e.Lane, e.Local.On, e.Broker.On)

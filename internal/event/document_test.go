@@ -29,7 +29,7 @@ type code struct {
 func (c code) Proofs() string {
 	var parts []string
 	for _, p := range c.proofs {
-		parts = append(parts, "`"+p+"`")
+		parts = append(parts, "`"+strings.TrimPrefix(p, "../../")+"`")
 	}
 	if c.open != "" {
 		parts = append(parts, c.open)
@@ -39,9 +39,12 @@ func (c code) Proofs() string {
 
 const (
 	tierUnrepresentable = "unrepresentable"
+	tierEnforced        = "enforced"
 	tierDocumented      = "documented"
 	fixturesOutside     = "testdata/reject/outside/outside.go"
 	fixturesInside      = "testdata/reject/inside.go.txt"
+	fixturesAnalyzed    = "../../hack/analyzers/law/testdata/src/"
+	processes           = "../../test/e2e/broadcast_test.go"
 )
 
 func codes() []code {
@@ -50,20 +53,25 @@ func codes() []code {
 			[]string{fixturesOutside + ": DELIVERY-1", "envelope_test.go: TestEnvelopeRoundTrip", "envelope_test.go: TestDigest"}, ""},
 		{"DELIVERY-2", "Who must react: this process, or all?", "`catalogue.go`, `entry.go`", tierUnrepresentable,
 			[]string{
-				fixturesInside + ": DELIVERY-2", fixturesOutside + ": DELIVERY-2", "catalogue_test.go: TestIncompleteEntryIsNamed",
-				"emitter_test.go: TestCatalogueDecidesTheWay",
+				fixturesInside + ": DELIVERY-2", fixturesOutside + ": DELIVERY-2", fixturesAnalyzed + "tree/lane/lane.go: DELIVERY-2",
+				"catalogue_test.go: TestIncompleteEntryIsNamed", "emitter_test.go: TestCatalogueDecidesTheWay",
 			}, ""},
-		{"DELIVERY-3", "Does the producer's identity come from the envelope, and before the emit?", "`bridge.go`", tierDocumented,
-			[]string{"bridge_test.go: TestBridgeDropsItsOwnEcho", "emitter_test.go: TestOncePerInstance"}, ""},
-		{"DELIVERY-4", "Is anything told between reading the digest and recording it?", "`bridge.go`, `claims.go`", tierDocumented,
+		{"DELIVERY-3", "Does the producer's identity come from the envelope, and before the emit?", "`bridge.go`", tierEnforced,
 			[]string{
-				"bridge_test.go: TestClaimPrecedesEmit", "bridge_test.go: TestBridgeTellsCopiesOnce",
-				"bridge_test.go: TestClaimIsReleasedWhenEmitFails",
+				fixturesAnalyzed + "unguarded/internal/event/bridge.go: DELIVERY-3", fixturesAnalyzed + "guardlate/internal/event/bridge.go: DELIVERY-3",
+				fixturesAnalyzed + "subject/internal/event/bridge.go: DELIVERY-3", fixturesAnalyzed + "conditional/internal/event/bridge.go: DELIVERY-3",
+				"bridge_test.go: TestBridgeDropsItsOwnEcho", "lane_test.go: TestTwoInstancesTellOnce",
+			}, ""},
+		{"DELIVERY-4", "Is anything told between reading the digest and recording it?", "`bridge.go`, `claims.go`, and no listener", tierEnforced,
+			[]string{
+				fixturesAnalyzed + "unclaimed/internal/event/bridge.go: DELIVERY-4", fixturesAnalyzed + "claimlate/internal/event/bridge.go: DELIVERY-4",
+				fixturesAnalyzed + "tree/listen/listen.go: DELIVERY-4", "bridge_test.go: TestClaimPrecedesEmit", "bridge_test.go: TestBridgeTellsCopiesOnce",
+				"bridge_test.go: TestClaimIsReleasedWhenEmitFails", "lane_test.go: TestRepeatedAndForgedEnvelopes",
 			}, ""},
 		{"DELIVERY-5", "Would one more subscriber turn the test red?", "the tests of listeners", tierDocumented,
-			[]string{"emitter_test.go: TestOncePerInstance"}, ""},
-		{"DELIVERY-6", "Would a deleted guard turn the test red?", "the test on two instances", tierDocumented, nil,
-			"open: two booted instances on one real broker"},
+			[]string{"emitter_test.go: TestOncePerInstance", processes + ": TestToldOnceOnEveryServer"}, ""},
+		{"DELIVERY-6", "Would a deleted guard turn the test red?", "the tests on two instances", tierDocumented,
+			[]string{"lane_test.go: TestTwoInstancesTellOnce", processes + ": TestToldOnceOnEveryServer"}, ""},
 	}
 }
 
@@ -96,7 +104,21 @@ func blocks() []block {
 			"bridge_test.go: TestClaimPrecedesEmit", "the digest is there already; what is settled is the order, which excludes DELIVERY-1"},
 		block{every, "internal/event/emitter_test.go", fact, both, "DELIVERY-5", na, na,
 			"emitter_test.go: TestOncePerInstance", "it names who was told what and who was told nothing, on a broker that is a stand-in, which excludes DELIVERY-6"},
+		block{every, "internal/event/lane_test.go", fact, both, "DELIVERY-6", "the production factory on both instances",
+			"the production bridge on both instances", "lane_test.go: TestTwoInstancesTellOnce",
+			"the claim is that A does not echo to itself and B hears once, which no single process contains; that excludes DELIVERY-5"},
+		block{every, "test/e2e/broadcast_test.go", fact, both, "DELIVERY-6", "the production factory in two processes",
+			"the production bridge in two processes", processes + ": TestToldOnceOnEveryServer",
+			"two booted Servers on one broker and one Postgres, seen by their clients; that excludes DELIVERY-5"},
 	)
+}
+
+// shown has proofs as a reader of the page finds them.
+func shown(all []block) []block {
+	for i := range all {
+		all[i].Proof = strings.TrimPrefix(all[i].Proof, "../../")
+	}
+	return all
 }
 
 func transport(e Entry) string {
@@ -143,7 +165,7 @@ func document(t *testing.T) []byte {
 	}
 	var out bytes.Buffer
 	if err := page.Execute(&out, map[string]any{
-		"Entries": Catalogue(), "Codes": codes(), "Blocks": blocks(), "Claims": fmt.Sprint(DefaultClaims),
+		"Entries": Catalogue(), "Codes": codes(), "Blocks": shown(blocks()), "Claims": fmt.Sprint(DefaultClaims),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +180,9 @@ func checkProofs(t *testing.T) {
 		fixture := regexp.MustCompile("testdata/reject/").MatchString(strings.Join(c.proofs, " "))
 		if (c.Tier == tierUnrepresentable) != fixture {
 			t.Errorf("%s is called %s: fixture there: %v", c.Code, c.Tier, fixture)
+		}
+		if c.Tier == tierEnforced && !strings.Contains(strings.Join(c.proofs, " "), fixturesAnalyzed) {
+			t.Errorf("%s is called %s, and no analyzer is shown to reject anything", c.Code, c.Tier)
 		}
 		if len(c.proofs) == 0 && c.open == "" {
 			t.Errorf("%s has no proof and does not say so", c.Code)

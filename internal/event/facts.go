@@ -78,6 +78,12 @@ func PresenceChanged(tenant, account string, clock int64) Fact {
 	return Fact{Ref{tenant, NamePresenceChanged, account, "", clock}}
 }
 
+// AccessChanged says that a token of an account was revoked, or that its role changed or it was deleted: who acts for it must
+// ask again whether he may.
+func AccessChanged(tenant, account string, clock int64) Fact {
+	return Fact{Ref{tenant, NameAccessChanged, account, "", clock}}
+}
+
 // Heartbeat says that this instance is there, for those who listen to the tenant.
 func Heartbeat(tenant string) Fact {
 	return Fact{Ref{tenant, NameHeartbeat, tenant, "", 0}}

@@ -5,6 +5,7 @@ import (
 	"golang.org/x/tools/go/analysis/multichecker"
 
 	"github.com/rigelbuild/compass-operator/hack/analyzers/doors"
+	"github.com/rigelbuild/compass-operator/hack/analyzers/law"
 )
 
-func main() { multichecker.Main(doors.Analyzer) }
+func main() { multichecker.Main(doors.Analyzer, law.Order, law.Lane, law.Listen) }
