@@ -1,6 +1,7 @@
 package comms_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -28,7 +29,9 @@ func TestPostPublishesOneReferenceAfterTheCommit(t *testing.T) {
 		if n := f.Count(t, `select count(*) from compass.messages where id = $1`, r.RowID); n != 1 {
 			t.Error("the reference was handed over before the row had committed")
 		}
-		told, err := sub.Next(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		told, err := sub.Next(ctx)
 		if err != nil || told.Kind != event.NameMessageVisible || told.RowID != r.RowID || told.Scope != channel.ID {
 			t.Errorf("the bus told %+v, %v: want the message, before the queue", told, err)
 		}

@@ -22,6 +22,7 @@ type follower struct {
 	drained  time.Time       // all that was told had been read
 	looked   time.Time       // when the read of heads began that the stream goes by
 	polled   time.Time
+	doubted  bool // whether the caller still may is to be asked at once
 }
 
 // place is how far a stream has come in one channel.
@@ -203,10 +204,32 @@ func (f *follower) wait(ctx context.Context) error {
 		case err != nil:
 			return f.poll(ctx)
 		}
-		if set := f.mark(events); set != nil {
-			return f.changed(ctx, set, events[len(events)-1].Seq)
+		if done, err := f.heard(ctx, events); done || err != nil {
+			return err
 		}
 	}
+}
+
+// heard marks what events are about, and does at once what must not wait. done: it has also looked at heads.
+func (f *follower) heard(ctx context.Context, events []event.Event) (done bool, err error) {
+	set := f.mark(events)
+	if f.doubted {
+		f.doubted = false
+		if err := f.check(ctx); err != nil {
+			return false, err
+		}
+	}
+	if set == nil {
+		return false, nil
+	}
+	return true, f.changed(ctx, set, events[len(events)-1].Seq)
+}
+
+func (f *follower) check(ctx context.Context) error {
+	if f.Check == nil {
+		return nil
+	}
+	return f.Check(ctx)
 }
 
 func (f *follower) batch(ctx context.Context, within time.Duration) ([]event.Event, error) {
@@ -248,6 +271,8 @@ func (f *follower) mark(events []event.Event) (set map[string]bool) {
 				set = map[string]bool{}
 			}
 			set[e.RowID] = true
+		case e.Kind == event.NameAccessChanged:
+			f.doubted = f.doubted || e.RowID == f.Account
 		case at != nil:
 			at.head = max(at.head, e.Version)
 			at.urgent = at.urgent || e.Kind == event.NameMessageVisible
@@ -260,10 +285,8 @@ func (f *follower) mark(events []event.Event) (set map[string]bool) {
 // poll is what happens when nothing else did: the caller is checked, heads are compared, and the client hears of us.
 func (f *follower) poll(ctx context.Context) error {
 	f.polled = f.now()
-	if f.Check != nil {
-		if err := f.Check(ctx); err != nil {
-			return err
-		}
+	if err := f.check(ctx); err != nil {
+		return err
 	}
 	// All streams of a tenant poll, each in its own time; half a period apart they may share a look.
 	if err := f.refresh(ctx, since{time: f.now().Add(-f.stream.Poll / 2)}); err != nil {

@@ -47,13 +47,14 @@ type Subscriber struct {
 	Resume  map[string]int64 // the last rev seen per channel; a channel that is missing starts at its head
 	// Send gives an update to the client and waits until the transport took it. Its error ends the stream.
 	Send func(Update) error
-	// Check is asked at every poll whether the caller still is who it was; its error ends the stream.
+	// Check is asked at every poll, and when the account's access changed, whether the caller still is who it was; its error
+	// ends the stream.
 	Check func(ctx context.Context) error
 }
 
 // streamed are the facts that a stream wakes for.
 func streamed() []event.Name {
-	return []event.Name{event.NameMessageVisible, event.NameMessageUpdated, event.NameChannelChanged}
+	return []event.Name{event.NameMessageVisible, event.NameMessageUpdated, event.NameChannelChanged, event.NameAccessChanged}
 }
 
 // SubscribeComms tells a member of channels what changes in them, in order of rev per channel, until ctx ends or Send or

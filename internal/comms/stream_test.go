@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rigelbuild/compass-operator/internal/comms"
+	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/store/worldtest"
 )
@@ -264,6 +265,35 @@ func TestStreamEndsWithItsCaller(t *testing.T) {
 	if err := f.comms.SubscribeComms(t.Context(), comms.Subscriber{}); !errors.Is(err, store.ErrNoTenant) {
 		t.Errorf("without a tenant: %v, want ErrNoTenant", err)
 	}
+}
+
+// A stream whose account's access changed asks at once whether it may go on, and one of another account does not.
+func TestStreamAsksAgainWhenAccessChanged(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, slow)
+	acme := f.Tenant(t, "acme")
+	ada, eve := acme.Person(t, "ada"), acme.Person(t, "eve")
+	revoked := errors.New("revoked")
+	no := func(context.Context) error { return revoked }
+	adas := f.follow(t, acme, comms.Subscriber{Account: ada.ID, Check: no})
+	eves := f.follow(t, acme, comms.Subscriber{Account: eve.ID, Check: no})
+	channel := acme.Channel(t, "a", eve)
+	f.changed(t, acme, channel.ID) // or nobody would look before the poll
+	if u := eves.next(t); u.Channel != channel.ID {
+		t.Errorf("told %+v, want that the channel was joined", u)
+	}
+	f.emitter.Emit(acme.Ctx, event.AccessChanged(string(acme.ID), ada.ID, 1))
+	select {
+	case err := <-adas.ended:
+		if !errors.Is(err, revoked) {
+			t.Errorf("ended with %v, want what the check said", err)
+		}
+	case <-time.After(patience):
+		t.Error("the stream goes on")
+	}
+	m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "eve goes on"))
+	must(t, err)
+	eves.until(t, m.Message.ID)
 }
 
 // However busy the bus keeps a stream, its caller is checked and the client hears a heartbeat when it is told nothing.

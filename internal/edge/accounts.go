@@ -75,6 +75,7 @@ func (s accounts) SetRole(
 	if err != nil {
 		return nil, err
 	}
+	s.accessChanged(ctx, a.ID)
 	return connect.NewResponse(&compassv1.SetRoleResponse{Account: wire.Account(a)}), nil
 }
 
@@ -96,6 +97,7 @@ func (s accounts) DeleteAccount(
 	s.numbered(ctx, func(clock int64) event.Fact {
 		return event.BindingChanged(string(caller.Tenant), req.Msg.GetAccountId(), clock)
 	})
+	s.accessChanged(ctx, req.Msg.GetAccountId())
 	return connect.NewResponse(&compassv1.DeleteAccountResponse{}), nil
 }
 
@@ -135,6 +137,11 @@ func (s accounts) RevokeToken(
 	if err := s.Store.RevokeToken(ctx, req.Msg.GetTokenId(), caller.Account.ID); err != nil {
 		return nil, err
 	}
+	account, err := s.Store.AccountOfToken(ctx, req.Msg.GetTokenId())
+	if err != nil {
+		return nil, err
+	}
+	s.accessChanged(ctx, account)
 	return connect.NewResponse(&compassv1.RevokeTokenResponse{}), nil
 }
 

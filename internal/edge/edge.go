@@ -57,6 +57,8 @@ type Options struct {
 	// Runners proves its callers itself.
 	Sessions compassv1connect.SessionServiceHandler
 	Runners  compassv1connect.RunnerServiceHandler
+	// Lines carry what is for one live stream alone. Nil: streams are not addressable.
+	Lines lines
 	// Ready says whether this process should get work, for gRPC health checks. Nil: always.
 	Ready func(ctx context.Context) error
 	// Stream carries tenants that are made through the API. Empty leaves that to the operator.

@@ -55,6 +55,12 @@ func (e *Edge) channelChanged(ctx context.Context, id string) {
 	e.numbered(ctx, func(clock int64) event.Fact { return event.ChannelChanged(string(tenant), id, clock) })
 }
 
+// accessChanged tells, after the commit, that streams of the account must ask again whether they may go on.
+func (e *Edge) accessChanged(ctx context.Context, account string) {
+	tenant, _ := store.TenantFromContext(ctx)
+	e.numbered(ctx, func(clock int64) event.Fact { return event.AccessChanged(string(tenant), account, clock) })
+}
+
 // numbered tells a fact about a row that has no number of its own. What cannot be numbered is not told: whoever listens
 // looks for himself in time.
 func (e *Edge) numbered(ctx context.Context, fact func(clock int64) event.Fact) {

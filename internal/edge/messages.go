@@ -143,7 +143,12 @@ func (s messages) SubscribeComms(
 		}
 	}
 	token := bearer(req.Header())
-	return s.Comms.SubscribeComms(ctx, comms.Subscriber{
+	ctx, release, err := s.hold(ctx, caller, req.Header(), stream.ResponseHeader())
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = s.Comms.SubscribeComms(ctx, comms.Subscriber{
 		Account: caller.Account.ID,
 		Resume:  resume,
 		Send:    func(u comms.Update) error { return stream.Send(update(u)) },
@@ -152,6 +157,10 @@ func (s messages) SubscribeComms(
 			return err
 		},
 	})
+	if cause := context.Cause(ctx); errors.Is(cause, wire.ErrReplaced) {
+		return cause
+	}
+	return err
 }
 
 func update(u comms.Update) *compassv1.SubscribeCommsResponse {

@@ -33,6 +33,7 @@ type callers interface {
 	Authenticate(ctx context.Context, hash [32]byte) (store.Caller, error)
 	AddToken(ctx context.Context, t store.NewToken) error
 	RevokeToken(ctx context.Context, id, actor string) error
+	AccountOfToken(ctx context.Context, id string) (string, error)
 	Audit(ctx context.Context, actor, action string, detail map[string]string) error
 }
 

@@ -20,6 +20,8 @@ var (
 	ErrDenied = errors.New("permission denied")
 	// ErrExhausted: a limit of the tenant's is reached. Put fault.RetryAfter around it to say for how long.
 	ErrExhausted = errors.New("limit reached")
+	// ErrReplaced: another stream of the same client took this one's place.
+	ErrReplaced = errors.New("replaced by another stream")
 )
 
 // RetryAfter is the metadata that says, in whole seconds, when to try again.
@@ -39,6 +41,7 @@ var codes = []struct {
 	{ErrUnauthenticated, connect.CodeUnauthenticated},
 	{ErrDenied, connect.CodePermissionDenied},
 	{ErrExhausted, connect.CodeResourceExhausted},
+	{ErrReplaced, connect.CodeAborted},
 	{store.ErrNoRunner, connect.CodeUnavailable},
 	{store.ErrFrozen, connect.CodeUnavailable},
 	{store.ErrUnavailable, connect.CodeUnavailable},
