@@ -136,7 +136,7 @@ func (p *process) assembleServer(ctx context.Context, o serverParts) (*server, e
 	}
 	s := &server{hub: h, ready: readiness(o.store, o.fabric)}
 	s.edge, err = edge.New(edge.Options{Store: o.store, Comms: c, Emitter: emitter, IDs: ids, Now: time.Now, Sessions: h.SessionService(), Runners: h.RunnerService(),
-		Ready: s.ready, Stream: o.stream, Log: p.log, Meters: p.tel.Meters, Tracers: p.tel.Tracers})
+		Lines: lines{o.fabric}, Ready: s.ready, Stream: o.stream, Log: p.log, Meters: p.tel.Meters, Tracers: p.tel.Tracers})
 	if err != nil {
 		return nil, err
 	}
