@@ -36,7 +36,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 
 func (f *fixture) open(t *testing.T, change ...func(*Config)) *Store {
 	t.Helper()
-	config := Config{Databases: []Database{{App: f.db.App, System: f.db.System, Provision: f.db.Provision, Direct: f.db.System}}}
+	config := Config{Databases: []Database{{App: f.db.App, System: f.db.System, Provision: f.db.Provision, Direct: f.db.Direct}}}
 	for _, c := range change {
 		c(&config)
 	}

@@ -50,6 +50,14 @@ type seeded struct {
 
 func newSeeded(t *testing.T) *seeded {
 	t.Helper()
+	s := seed(t)
+	s.mustExec(t, `grant select, insert, update, delete on all tables in schema compass to `+pg.Ident(s.db.Roles.App))
+	return s
+}
+
+// seed is newSeeded with the rights that the product gives.
+func seed(t *testing.T) *seeded {
+	t.Helper()
 	s := &seeded{fixture: newFixture(t)}
 	f := s.fixture
 	f.mustExec(t, `truncate compass.tenants cascade`)
@@ -68,7 +76,6 @@ func newSeeded(t *testing.T) *seeded {
 		s.relations = append(s.relations, r)
 	}
 	f.mustExec(t, `set session_replication_role = origin`)
-	f.mustExec(t, `grant select, insert, update, delete on all tables in schema compass to `+pg.Ident(f.db.Roles.App))
 	if len(s.relations) < 15 {
 		t.Fatalf("only %d tenant-owned tables were found", len(s.relations))
 	}
@@ -182,21 +189,22 @@ func TestNobodyElseReachesARow(t *testing.T) {
 		_, err := c.Exec(ctx, "set role "+pg.Ident(s.db.Roles.Owner))
 		return err
 	}
+	app := s.db.Straight(t, s.db.App) // sessions are set on purpose
 	for _, way := range []struct {
 		name    string
 		dsn     string
 		prepare func(context.Context, *pgx.Conn) error
 	}{
-		{"never set", s.db.App, nil},
-		{"empty", s.db.App, scope("")},
-		{"another tenant", s.db.App, scope(string(tenantB))},
-		{"rolled back", s.db.App, within("rollback")},
-		{"committed before", s.db.App, within("commit")},
-		{"forged: injection", s.db.App, scope(string(tenantA) + `' or '1'='1`)},
-		{"forged: wildcard", s.db.App, scope("%")},
-		{"forged: blank after", s.db.App, scope(string(tenantA) + " ")},
-		{"forged: upper case", s.db.App, scope(strings.ToUpper(string(tenantA)))},
-		{"forged: prefix", s.db.App, scope(string(tenantA)[:10])},
+		{"never set", app, nil},
+		{"empty", app, scope("")},
+		{"another tenant", app, scope(string(tenantB))},
+		{"rolled back", app, within("rollback")},
+		{"committed before", app, within("commit")},
+		{"forged: injection", app, scope(string(tenantA) + `' or '1'='1`)},
+		{"forged: wildcard", app, scope("%")},
+		{"forged: blank after", app, scope(string(tenantA) + " ")},
+		{"forged: upper case", app, scope(strings.ToUpper(string(tenantA)))},
+		{"forged: prefix", app, scope(string(tenantA)[:10])},
 		{"owner without a scope", s.db.Admin, asOwner},
 	} {
 		t.Run(way.name, func(t *testing.T) {
@@ -220,7 +228,7 @@ func TestNobodyElseReachesARow(t *testing.T) {
 func TestItsOwnTenantReachesARow(t *testing.T) {
 	t.Parallel()
 	s := newSeeded(t)
-	c := storetest.Connect(t, s.db.App)
+	c := storetest.Connect(t, s.db.Straight(t, s.db.App))
 	for _, r := range s.relations {
 		through := ""
 		err := pgx.BeginFunc(t.Context(), c, func(tx pgx.Tx) error {
@@ -290,7 +298,7 @@ func reusedPool(t *testing.T, store *Store, relations []relation) {
 func TestOtherRights(t *testing.T) {
 	t.Parallel()
 	s := newSeeded(t)
-	system, provision := storetest.Connect(t, s.db.System), storetest.Connect(t, s.db.Provision)
+	system, provision := storetest.Connect(t, s.db.Straight(t, s.db.System)), storetest.Connect(t, s.db.Straight(t, s.db.Provision))
 	creates := []string{"tenants", "placements", "accounts", "account_tokens", "audit_log", "sql_logins"}
 	for _, r := range s.relations {
 		if through := verbs(t.Context(), system, r); !slices.Equal(through, []string{"select"}) {
@@ -314,7 +322,7 @@ func TestTenantLogin(t *testing.T) {
 	s.mustExec(t, fmt.Sprintf(`create role %s login password 'pw' in role %s`, login, pg.Ident(s.db.Roles.Tenant)))
 	t.Cleanup(func() { s.mustExecLate(t, `drop owned by `+login+`; drop role `+login) })
 	s.mustExec(t, `insert into compass.sql_logins (tenant_id, role_name) values ($1, $2)`, tenantB, login)
-	dsn, err := storetest.WithUser(s.db.App, login, "pw", s.db.Name)
+	dsn, err := storetest.WithUser(s.db.Straight(t, s.db.App), login, "pw", s.db.Name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -208,8 +208,8 @@ func TestLeaseContended(t *testing.T) {
 func TestRenewSurvivesACutConnection(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	proxy := storetest.NewProxy(t, f.db.System, 0)
-	s := f.open(t, func(c *Config) { c.Databases[0].Direct = proxy.Through(t, f.db.System) })
+	proxy := storetest.NewProxy(t, f.db.Direct, 0)
+	s := f.open(t, func(c *Config) { c.Databases[0].Direct = proxy.Through(t, f.db.Direct) })
 	l, err := s.NewLease(LeaseOptions{Stream: "main", Holder: "one", TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ func (s *stage) worker(t *testing.T) (*store.Store, store.Fence) {
 	t.Helper()
 	db := s.Database
 	w, err := store.Open(t.Context(), store.Config{
-		Databases: []store.Database{{App: db.App, System: db.System, Direct: db.System}}, Fenced: true,
+		Databases: []store.Database{{App: db.App, System: db.System, Direct: db.Direct}}, Fenced: true,
 	})
 	if err != nil {
 		t.Fatal(err)

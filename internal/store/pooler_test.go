@@ -24,7 +24,7 @@ func TestDetectPooler(t *testing.T) {
 	for name, c := range map[string]struct {
 		dsn  string
 		want bool
-	}{"direct": {f.db.App, false}, "pooled": {b.Through(t, f.db.App), true}} {
+	}{"direct": {f.db.Straight(t, f.db.App), false}, "pooled": {b.Through(t, f.db.App), true}} {
 		conn := storetest.Connect(t, c.dsn)
 		for range 3 { // leaves nothing behind that a second look would stumble over
 			pooler, err := pg.DetectPooler(t.Context(), conn)
@@ -180,7 +180,7 @@ func TestSessionsRefuseAPooler(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	b := storetest.NewBouncer(t, f.db, 1)
-	s := f.open(t, func(c *Config) { c.Databases[0].Direct = b.Through(t, f.db.System) })
+	s := f.open(t, func(c *Config) { c.Databases[0].Direct = b.Through(t, f.db.Direct) })
 	if _, err := s.directConn(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "pooler") {
 		t.Errorf("a lease through a pooler: %v", err)
 	}

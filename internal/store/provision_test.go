@@ -17,7 +17,7 @@ import (
 func openForProvision(t *testing.T) (*store.Store, *storetest.Database) {
 	t.Helper()
 	db := storetest.NewDatabase(t)
-	s, err := store.Open(t.Context(), store.Config{Databases: []store.Database{{App: db.App, System: db.System, Provision: db.Provision, Direct: db.System}}})
+	s, err := store.Open(t.Context(), store.Config{Databases: []store.Database{{App: db.App, System: db.System, Provision: db.Provision, Direct: db.Direct}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -173,7 +173,7 @@ func TestAssertWriterRefusesRepeatableRead(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	fence := f.acquired(t, "one").mustFence(t)
-	conn := storetest.Connect(t, f.db.App)
+	conn := storetest.Connect(t, f.db.Straight(t, f.db.App))
 	for level, want := range map[pgx.TxIsoLevel]string{pgx.RepeatableRead: "CP003", pgx.Serializable: "CP003", pgx.ReadCommitted: ""} {
 		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"testing"
 	"time"
 
@@ -22,9 +23,13 @@ type Database struct {
 	Name   string
 	Roles  naming.Roles
 
+	// App, System and Provision may lead through a pooler (COMPASS_TEST_POOLED); a probe that needs a session of its own
+	// goes Straight.
 	App       string
 	System    string
 	Provision string
+	// Direct is System's to the server itself, for leases.
+	Direct string
 	// Admin is the operator's URL to this database: it made it and may act as its owner.
 	Admin string
 	// Super is a superuser's, for probes.
@@ -33,16 +38,28 @@ type Database struct {
 
 const cleanupTimeout = 30 * time.Second
 
-// NewDatabase makes a database with the real migrations; dropped when the test ends, if the server stays.
+// NewDatabase returns a database with the real migrations and no row: one that another test has done with, emptied, or a
+// new one. Whatever a test changes of it is the test's own affair; dropped when the test ends, if the server stays.
 func NewDatabase(tb testing.TB) *Database {
 	tb.Helper()
-	return NewDatabaseWith(tb, migrations.FS)
+	s := Postgres(tb)
+	return s.spareDatabase(tb, func() *Database { return s.migrated(tb) })
 }
 
 // NewDatabaseWith makes a database with other migrations; nil leaves it empty.
 func NewDatabaseWith(tb testing.TB, files fs.FS) *Database {
 	tb.Helper()
-	db := Postgres(tb).newDatabase(tb, "t"+randomName())
+	return Postgres(tb).with(tb, files)
+}
+
+func (s *Server) migrated(tb testing.TB) *Database {
+	tb.Helper()
+	return s.with(tb, migrations.FS)
+}
+
+func (s *Server) with(tb testing.TB, files fs.FS) *Database {
+	tb.Helper()
+	db := s.newDatabase(tb, "t"+randomName())
 	if files != nil {
 		db.Migrate(tb, files)
 	}
@@ -74,6 +91,7 @@ func (s *Server) newDatabase(tb testing.TB, name string) *Database {
 	}
 	db.App, db.System = a.DSN(name, db.Roles.App, pass.App), a.DSN(name, db.Roles.System, pass.System)
 	db.Provision = a.DSN(name, db.Roles.Provision, pass.Provision)
+	db.Direct = db.System
 	return db
 }
 
@@ -86,6 +104,21 @@ func (s *Server) unmade(tb testing.TB, name string) *Database {
 	tb.Cleanup(func() { s.drop(tb, name, roles) })
 	return &Database{Server: s, Name: name, Roles: roles,
 		Admin: must(WithDatabase(s.AdminDSN, name))(tb), Super: must(WithDatabase(s.SuperDSN, name))(tb)}
+}
+
+// Straight returns dsn, a URL of this database, without the pooler that it may lead through.
+func (db *Database) Straight(tb testing.TB, dsn string) string {
+	tb.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		tb.Fatal("the database's address must be a URL")
+	}
+	server, err := url.Parse(db.Super)
+	if err != nil {
+		tb.Fatal("the server's address must be a URL")
+	}
+	u.Host = server.Host
+	return u.String()
 }
 
 // Migrate brings the database to the newest of files.

@@ -9,16 +9,56 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-const envBouncer = "COMPASS_TEST_PGBOUNCER" // the program; default: the one in PATH
+const (
+	envBouncer = "COMPASS_TEST_PGBOUNCER" // the program; default: the one in PATH
+	envPooled  = "COMPASS_TEST_POOLED"    // not empty: NewDatabase's rights lead through a PgBouncer
+)
+
+// sharedBouncer is the one PgBouncer of this test process that every database is reached through under COMPASS_TEST_POOLED.
+// It asks the server for passwords, because databases and their roles come and go.
+var sharedBouncer = sync.OnceValues(func() (*Bouncer, error) {
+	s, err := started()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	b, end, err := startBouncer(ctx, &Database{App: s.SuperDSN, Super: s.SuperDSN}, 20, []string{
+		"auth_user = postgres",
+		"auth_query = select rolname, rolpassword from pg_catalog.pg_authid where rolname = $1 and rolcanlogin",
+		"server_idle_timeout = 10", // of the databases of tests that have ended
+	})
+	if b != nil {
+		b.lifeline = end
+	}
+	return b, err
+})
+
+// throughPooler returns db with its rights by way of the shared PgBouncer.
+func (s *Server) throughPooler(tb testing.TB, db *Database) *Database {
+	tb.Helper()
+	b, err := sharedBouncer()
+	if err != nil {
+		tb.Fatalf("start pgbouncer: %v", err)
+	}
+	for _, dsn := range []*string{&db.App, &db.System, &db.Provision} {
+		*dsn = b.Through(tb, *dsn)
+	}
+	return db
+}
 
 // Bouncer is a PgBouncer in transaction mode in front of the server of a database.
-type Bouncer struct{ address string }
+type Bouncer struct {
+	address  string
+	lifeline func() // of the one that lives as long as this process: unheard of, it would be collected, and end it
+}
 
 // NewBouncer starts a PgBouncer whose pools have size server connections each. It ends with the test, and with the test
 // process. More settings are lines of pgbouncer.ini, such as "max_prepared_statements = 200".

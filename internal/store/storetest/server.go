@@ -22,6 +22,7 @@ import (
 const (
 	envServer  = "COMPASS_TEST_POSTGRES"
 	envBin     = "COMPASS_TEST_POSTGRES_BIN"
+	envSet     = "COMPASS_TEST_POSTGRES_SETTINGS"
 	defaultBin = "/usr/lib/postgresql/15/bin"
 
 	startTimeout = 2 * time.Minute
@@ -37,7 +38,9 @@ type Server struct {
 	// Log is the path of the server's log, "" where the server is not ours.
 	Log string
 
+	running  *process  // nil where the server is not ours
 	lifeline io.Closer // never closed by us: its end tells the watcher that this process is gone
+	spares   spares
 }
 
 // started holds the one server of this test process; sync.OnceValues makes it the first time it is asked for.
@@ -68,10 +71,7 @@ func startServer() (*Server, error) {
 // launch makes a cluster of its own in a temporary folder and starts it. Durability is off: a test's database lives as
 // long as the test.
 func (s *Server) launch(ctx context.Context) error {
-	bin := os.Getenv(envBin)
-	if bin == "" {
-		bin = defaultBin
-	}
+	bin := programs()
 	dir, err := os.MkdirTemp("", "compass-pg-")
 	if err != nil {
 		return err
@@ -88,6 +88,23 @@ func (s *Server) launch(ctx context.Context) error {
 	if err := initCluster(ctx, id, bin, dir, data, password); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
+	if err := s.run(ctx, id, bin, dir, password); err != nil {
+		return err
+	}
+	s.lifeline, err = s.running.watch(dir)
+	return err
+}
+
+func programs() string {
+	if bin := os.Getenv(envBin); bin != "" {
+		return bin
+	}
+	return defaultBin
+}
+
+// run starts a server on the cluster in dir.
+func (s *Server) run(ctx context.Context, id identity, bin, dir, password string) error {
+	data := filepath.Join(dir, "data")
 	s.Log = filepath.Join(dir, "log")
 	for range 5 { // a port found free may be taken before Postgres binds it
 		port, err := freePort()
@@ -102,8 +119,8 @@ func (s *Server) launch(ctx context.Context) error {
 			return err
 		}
 		if err = s.awaitReady(ctx, running.exited); err == nil {
-			s.lifeline, err = running.watch(dir)
-			return err
+			s.running = running
+			return nil
 		}
 		if ctx.Err() != nil {
 			return err
@@ -137,6 +154,7 @@ func serverArgs(dir, data string, port int) []string {
 		"log_statement=ddl", "log_line_prefix=%m [%p] %u@%d ", "max_wal_size=1GB", "jit=off",
 		"autovacuum=off", // it would visit every test's database; who needs statistics says ANALYZE
 	}
+	settings = append(settings, strings.Fields(os.Getenv(envSet))...) // a later one wins
 	args := []string{"-D", data}
 	for _, set := range settings {
 		args = append(args, "-c", set)

@@ -27,9 +27,14 @@ type World struct {
 // New makes a database with the bootstrap tenant and opens a store on it.
 func New(tb testing.TB) *World {
 	tb.Helper()
-	db := storetest.NewDatabase(tb)
+	return On(tb, storetest.NewDatabase(tb))
+}
+
+// On is New on a database that the test has made.
+func On(tb testing.TB, db *storetest.Database) *World {
+	tb.Helper()
 	s, err := store.Open(tb.Context(), store.Config{
-		Databases: []store.Database{{App: db.App, System: db.System, Provision: db.Provision}},
+		Databases: []store.Database{{App: db.App, System: db.System, Provision: db.Provision, Direct: db.Direct}},
 		Limits: func(store.TenantID) store.Limits {
 			return store.Limits{StatementTimeout: time.Minute, Transactions: 16}
 		},
