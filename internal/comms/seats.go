@@ -2,6 +2,7 @@ package comms
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -124,9 +125,7 @@ func (s *seats) begin(ctx context.Context, tenant store.TenantID, h *hall) {
 
 // run reads, and goes on with the next round if somebody waits for one.
 func (s *seats) run(ctx context.Context, tenant store.TenantID, h *hall, r *round) {
-	reading, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	r.heads, r.err = s.store.SeatsOf(reading, slices.Sorted(maps.Keys(r.asked)))
+	r.heads, r.err = s.read(ctx, r.asked)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.running = nil
@@ -137,4 +136,16 @@ func (s *seats) run(ctx context.Context, tenant store.TenantID, h *hall, r *roun
 	if h.next != nil {
 		s.begin(ctx, tenant, h)
 	}
+}
+
+// read is of no stream, so nobody above it survives a panic.
+func (s *seats) read(ctx context.Context, asked map[string]bool) (heads map[string][]store.ChannelHead, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errPanicked, p)
+		}
+	}()
+	return s.store.SeatsOf(ctx, slices.Sorted(maps.Keys(asked)))
 }

@@ -2,6 +2,7 @@ package comms
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -16,6 +17,8 @@ const (
 	// readTime bounds a read that streams wait for; it belongs to none of them, so no client that goes ends it.
 	readTime = 10 * time.Second
 )
+
+var errPanicked = errors.New("a read that streams shared panicked")
 
 // shared lets the streams of a process read together: a burst in a channel costs one statement, whatever the number of
 // clients (B3). What is shared is the answer of one statement, which says itself who was a member when it read (B2). Nobody
@@ -236,8 +239,8 @@ func (p *page) from(w want) want {
 	return w
 }
 
-// fly reads for everybody, and wakes them.
-func (s *shared) fly(ctx context.Context, t *trip) error {
+// fly reads for everybody, and wakes them, also if the read panics.
+func (s *shared) fly(ctx context.Context, t *trip) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTime)
 	defer cancel()
 	burst := store.Burst{After: map[string]int64{}, Limit: s.size}
@@ -247,8 +250,14 @@ func (s *shared) fly(ctx context.Context, t *trip) error {
 		maps.Copy(readers, t.asked[channel])
 	}
 	burst.Readers = slices.Sorted(maps.Keys(readers))
-	news, err := s.store.MessagesBurst(ctx, burst)
+	var news map[string]store.News
+	err = errPanicked
+	defer func() { s.land(t, news, err) }()
+	news, err = s.store.MessagesBurst(ctx, burst)
+	return err
+}
 
+func (s *shared) land(t *trip, news map[string]store.News, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for channel, w := range t.wants {
@@ -263,7 +272,6 @@ func (s *shared) fly(ctx context.Context, t *trip) error {
 	}
 	t.flight.err = err
 	close(t.flight.done)
-	return err
 }
 
 func newPart(w want, n store.News, asked map[string]bool, size int) part {

@@ -63,14 +63,12 @@ func (c *counting) reads() (bursts, alones, seats int) {
 	return bursts, alones, seats
 }
 
-// counted makes a fixture whose streams are woken by the bus alone, and whose reads are counted.
+// counted makes a fixture whose streams are woken by the bus alone, and whose reads are counted. Its clock stands still
+// until it is advanced.
 func counted(t *testing.T) (*fixture, *counting) {
 	t.Helper()
 	c := &counting{}
-	f := newFixture(t, slow, func(o *comms.Options) {
-		o.Now = time.Now
-		c.Store, o.Store = o.Store, c
-	})
+	f := newFixture(t, slow, func(o *comms.Options) { c.Store, o.Store = o.Store, c })
 	return f, c
 }
 
@@ -156,33 +154,32 @@ func TestSharedReadOutlivesItsReader(t *testing.T) {
 	for range 3 {
 		clients = append(clients, f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID}))
 	}
-	reading, proceed := make(chan struct{}, 1), make(chan struct{})
+	reading, proceed := make(chan *client, 1), make(chan struct{})
 	c.during(func(ctx context.Context, _ store.Burst) error {
-		reading <- struct{}{}
-		select {
-		case <-proceed:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		reader, _ := ctx.Value(whose{}).(*client)
+		reading <- reader
+		<-proceed
+		return ctx.Err()
 	})
 	m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "one"))
 	must(t, err)
-	<-reading
-	gone := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID}) // and it comes while the read is under way
-	for _, cl := range clients[:2] {
-		cl.cancel() // one of the two may be the reader; the third is told either way
-	}
-	gone.cancel()
+	reader := <-reading
+	late := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID}) // it comes while the read is under way
+	reader.cancel()
 	close(proceed)
-	clients[2].until(t, m.Message.ID)
+	var rest []*client
+	for _, cl := range clients {
+		if cl != reader {
+			cl.until(t, m.Message.ID)
+			rest = append(rest, cl)
+		}
+	}
 
 	broken := errors.New("broken")
 	c.during(func(context.Context, store.Burst) error { return broken })
-	also := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID})
 	_, err = f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "two"))
 	must(t, err)
-	for _, cl := range []*client{clients[2], also} {
+	for _, cl := range append(rest, late) {
 		select {
 		case err := <-cl.ended:
 			if !errors.Is(err, broken) {
@@ -228,6 +225,11 @@ func TestSlowClientCatchesUp(t *testing.T) {
 		ids = append(ids, m.Message.ID)
 		quickOne.until(t, m.Message.ID)
 	}
+	f.clock.advance(2 * time.Second) // what was shared is forgotten, and the next piece begins far from the slow one
+	m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "last"))
+	must(t, err)
+	ids = append(ids, m.Message.ID)
+	quickOne.until(t, m.Message.ID)
 	c.reads()
 	close(proceed)
 	if u := <-told; u.Message.ID != first.Message.ID {
@@ -240,6 +242,9 @@ func TestSlowClientCatchesUp(t *testing.T) {
 			t.Fatalf("told %+v, want %s after %d", u, id, prev)
 		}
 		prev = u.Message.Rev
+	}
+	if _, alones, _ := c.reads(); alones == 0 {
+		t.Error("it read with the others, which were elsewhere")
 	}
 	cancel()
 	<-ended
@@ -264,5 +269,38 @@ func TestHeadThatWentBackIsResynced(t *testing.T) {
 	must(t, err)
 	if u, prev := c.message(t); u.ID != again.Message.ID || prev != m.Message.Rev-1 {
 		t.Errorf("told %s after %d, want %s after the head %d", u.ID, prev, again.Message.ID, m.Message.Rev-1)
+	}
+}
+
+// A read that panics ends the streams that wait for it: in the one that read it is the panic that the edge survives.
+func TestSharedReadThatPanicsEndsItsStreams(t *testing.T) {
+	t.Parallel()
+	f, c := counted(t)
+	acme := f.Tenant(t, "acme")
+	channel := acme.Channel(t, "a")
+	c.during(func(context.Context, store.Burst) error { panic("boom") })
+	began, over := make(chan struct{}, 3), make(chan any, 3)
+	ctx, cancel := context.WithCancel(acme.Ctx)
+	defer cancel()
+	for range 3 {
+		go func() {
+			defer func() { over <- recover() }()
+			_ = f.comms.SubscribeComms(ctx, comms.Subscriber{Account: acme.Admin.ID, Send: func(comms.Update) error {
+				began <- struct{}{}
+				return nil
+			}})
+		}()
+	}
+	for range 3 {
+		<-began
+	}
+	_, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "one"))
+	must(t, err)
+	for range 3 {
+		select {
+		case <-over:
+		case <-time.After(patience):
+			t.Fatal("a stream waits for a read that is over")
+		}
 	}
 }

@@ -23,10 +23,14 @@ type client struct {
 	cancel  context.CancelFunc
 }
 
+// whose is where a stream's context says which client it is.
+type whose struct{}
+
 func (f *fixture) follow(t *testing.T, tenant *worldtest.Tenant, s comms.Subscriber) *client {
 	t.Helper()
-	ctx, cancel := context.WithCancel(tenant.Ctx)
-	c := &client{updates: make(chan comms.Update, 1000), ended: make(chan error, 1), cancel: cancel}
+	c := &client{updates: make(chan comms.Update, 1000), ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.WithValue(tenant.Ctx, whose{}, c))
+	c.cancel = cancel
 	s.Send = func(u comms.Update) error {
 		select {
 		case c.updates <- u:
@@ -213,6 +217,24 @@ func TestPollFindsALostFact(t *testing.T) {
 	}
 	m := acme.Post(t, acme.Admin, channel, "told to nobody") // past comms: no fact
 	c.until(t, m.ID)
+}
+
+// A rev that no head has reached is answered with a resync at once, and the stream goes on from the head.
+func TestTokenAheadOfTheHeadIsResynced(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, slow)
+	acme := f.Tenant(t, "acme")
+	channel := acme.Channel(t, "a")
+	head := acme.Post(t, acme.Admin, channel, "old")
+	c := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID, Resume: map[string]int64{channel.ID: head.Rev + 1}})
+	if u := c.next(t); u.Resync != channel.ID {
+		t.Fatalf("told %+v, want a resync", u)
+	}
+	fresh, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "fresh"))
+	must(t, err)
+	if m, prev := c.message(t); m.ID != fresh.Message.ID || prev != head.Rev {
+		t.Errorf("told %s after %d, want the message after the head %d", m.ID, prev, head.Rev)
+	}
 }
 
 // A channel that is not in resume starts at its head.

@@ -27,11 +27,11 @@ const (
 // equal version is an equal digest, and the second is dropped as a copy (ruling B1).
 type VersionSource string
 
-// The sources of versions. Each only goes up, also across a failover that loses commits (ruling K1).
+// The sources of versions. Numbers of rows and cursors only go up, also across a failover that loses commits (ruling K1).
 const (
 	VersionRev    VersionSource = "the rev that take_position gave in the deciding transaction"
 	VersionCursor VersionSource = "the acknowledged position, which only rises"
-	VersionClock  VersionSource = "the database's clock in µs, taken under the row's lock in the deciding transaction"
+	VersionClock  VersionSource = "a clock in µs, read after the commit: it tells two facts of one row apart, and orders nothing"
 	VersionBusSeq VersionSource = "the sequence of the bus when it was seen"
 	// VersionNone is the heartbeat's alone: it carries no fact, so nothing could be taken for a copy.
 	VersionNone VersionSource = "none: no fact is carried"

@@ -71,8 +71,13 @@ func TestInterestHearsExactlyThoseThatAreSubscribed(t *testing.T) {
 		t.Fatalf("listens for %d tenants after one of two sockets of a tenant closed: want 2", broker.count())
 	}
 	second.Close()
-	if got := <-broker.stopped; got != "t_a" || broker.count() != 1 {
-		t.Fatalf("stopped %s, listens for %d: want t_a to stop with its last socket", got, broker.count())
+	select {
+	case got := <-broker.stopped:
+		if got != "t_a" || broker.count() != 1 {
+			t.Fatalf("stopped %s, listens for %d: want t_a to stop with its last socket", got, broker.count())
+		}
+	case <-time.After(patience):
+		t.Fatal("a tenant whose last socket closed is still heard")
 	}
 	again := subscribe("t_a")
 	if broker.count() != 2 {
