@@ -269,7 +269,8 @@ func (s *schedule) check(t *testing.T, f *fabric.Fabric, sent []string) {
 // publishAll publishes every row until it is stored; one in ten is no reference at all.
 func (s *schedule) publishAll(t *testing.T, f *fabric.Fabric) []string {
 	t.Helper()
-	nc, err := nats.Connect("nats://127.0.0.1:"+s.port, nats.UserCredentials(filepath.Join(s.dir, "creds")), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	nc, err := nats.Connect("nats://127.0.0.1:"+s.port, nats.UserCredentials(filepath.Join(s.dir, "creds")),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond)) // it may just have been killed
 	if err != nil {
 		t.Fatal(err)
 	}

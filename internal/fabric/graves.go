@@ -29,7 +29,7 @@ type Grave struct {
 type BurySpec struct {
 	Signer  Seed
 	Owner   string
-	Servers int // how many must answer; 0: as many as do
+	Servers int // how many must answer; 0: as many as do, which takes two seconds for each tombstone
 }
 
 // Bury looks for deleted accounts and deletes again what has come back; what does not carry our mark is left alone. It

@@ -89,16 +89,9 @@ func (a *Accounts) Probe(ctx context.Context, spec ProbeSpec) (ProbeSeen, error)
 	seen.judge(servers)
 	account := Account{Name: "probe", Public: spec.Keys.Identity.Public(), claims: newClaims("probe", spec.Keys, spec.Owner)}
 	w := AccountWrite{Account: account, Signer: spec.Signer, Owner: spec.Owner, Servers: len(servers)}
-	pushed, _, err := a.Ensure(ctx, w)
-	switch {
-	case errors.Is(err, errNobodyServes), errors.Is(err, ErrRejected) && pushed.Answered > 0 && pushed.Copies == 0 && refusalOf(err) == "":
-		seen.NoResolver = true
-		return seen, nil
-	case errors.Is(err, ErrRejected):
-		seen.Refusal = refusalOf(err)
-		return seen, nil
-	case err != nil:
-		return seen, fmt.Errorf("probe: %w", err)
+	_, _, err = a.Ensure(ctx, w)
+	if ok, err := seen.pushed(err); !ok {
+		return seen, err
 	}
 	a.visit(ctx, spec, &seen)
 	err = a.Remove(ctx, w)
@@ -121,42 +114,74 @@ func (p *ProbeSeen) judge(servers []ServerSeen) {
 	}
 }
 
+// pushed reads what came of the push; ok says that the account is on every server.
+func (p *ProbeSeen) pushed(err error) (ok bool, _ error) {
+	words := refusalOf(err)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, errNobodyServes):
+		p.NoResolver = true
+	case !errors.Is(err, ErrRejected):
+		return false, fmt.Errorf("probe: %w", err)
+	case words != "":
+		p.Refusal = words
+	default: // taken, and not kept
+		p.NoResolver = true
+	}
+	return false, nil
+}
+
 // visit connects as a user of the probe account until every server was met. One URL may lead to several servers, and
 // servers may tell of others, so each URL is tried more than once where there are fewer of them than servers.
 func (a *Accounts) visit(ctx context.Context, spec ProbeSpec, seen *ProbeSeen) {
-	urls := slices.Clone(spec.URLs)
-	bad, met := map[string]bool{}, map[string]bool{}
+	v := visit{accounts: a, spec: spec, seen: seen, urls: slices.Clone(spec.URLs), bad: map[string]bool{}, met: map[string]bool{}}
 	for range 4 * max(len(seen.Servers), 1) {
-		for i := 0; i < len(urls); i++ { // grows by what servers tell of
-			url := urls[i]
-			if bad[url] || len(met) == len(seen.Servers) && i >= len(spec.URLs) {
-				continue
-			}
-			id, others, err := a.connectOnce(ctx, url, spec.Keys)
-			if err == nil {
-				met[id] = true
-				urls = appendNew(urls, others)
-				continue
-			}
-			bad[url] = true
-			a.link.log.WarnContext(ctx, "Probe was refused", "url", url, "error", err)
-			switch {
-			case errors.Is(err, ErrUnauthorized):
-				seen.Untrusted = append(seen.Untrusted, url)
-			case i < len(spec.URLs): // what servers tell of each other need not be reachable from here
-				seen.Unanswered = append(seen.Unanswered, url)
-			}
+		for i := 0; i < len(v.urls); i++ { // grows by what servers tell of
+			v.call(ctx, i)
 		}
-		if len(met) == len(seen.Servers) {
+		if v.metAll() {
 			break
 		}
 	}
 	slices.Sort(seen.Untrusted)
 	slices.Sort(seen.Unanswered)
 	for _, s := range seen.Servers {
-		if !met[s.ID] && len(seen.Untrusted) == 0 { // a refusing server does not say which it is
+		if !v.met[s.ID] && len(seen.Untrusted) == 0 { // a refusing server does not say which it is
 			seen.Unreached = append(seen.Unreached, s.Name)
 		}
+	}
+}
+
+type visit struct {
+	accounts *Accounts
+	spec     ProbeSpec
+	seen     *ProbeSeen
+	urls     []string        // those of the spec first
+	bad      map[string]bool // URLs that are not tried again
+	met      map[string]bool // ids of servers
+}
+
+func (v *visit) metAll() bool { return len(v.met) == len(v.seen.Servers) }
+
+func (v *visit) call(ctx context.Context, i int) {
+	url, given := v.urls[i], i < len(v.spec.URLs)
+	if v.bad[url] || v.metAll() && !given {
+		return
+	}
+	id, others, err := v.accounts.connectOnce(ctx, url, v.spec.Keys)
+	if err == nil {
+		v.met[id] = true
+		v.urls = appendNew(v.urls, others)
+		return
+	}
+	v.bad[url] = true
+	v.accounts.link.log.WarnContext(ctx, "Probe was refused", "url", url, "error", err)
+	switch {
+	case errors.Is(err, ErrUnauthorized):
+		v.seen.Untrusted = append(v.seen.Untrusted, url)
+	case given: // what servers tell of each other need not be reachable from here
+		v.seen.Unanswered = append(v.seen.Unanswered, url)
 	}
 }
 
