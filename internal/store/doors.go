@@ -75,7 +75,8 @@ func query[T any](ctx context.Context, s *Store, scan pgx.RowToFunc[T], sql stri
 	}
 	b := &pgx.Batch{}
 	b.Queue(lead, sc.tenant, sc.timeout())
-	return collect(ctx, sc.db.app, b, scan, sql, args)
+	rows, err := collect(ctx, sc.db.app, b, scan, sql, args)
+	return rows, s.heard(sc.tenant, err)
 }
 
 // queryOne is query for a statement that finds one row: ErrNotFound where there is none. A second row is an error of the
@@ -121,10 +122,12 @@ func (s *Store) do(ctx context.Context, fill func(b *pgx.Batch)) error {
 		return err
 	}
 	defer sc.leave()
+	ctx, cancel := sc.db.app.bounded(ctx)
+	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(sqlScope, sc.tenant, sc.timeout())
 	fill(b)
-	return interpret(sc.db.app.send(ctx, b).Close())
+	return s.heard(sc.tenant, sc.db.app.judged(sc.db.app.send(ctx, b).Close()))
 }
 
 // writerDo is do for the delivery worker: the batch is led by assert_writer, so nothing of it happens unless this worker
@@ -136,22 +139,26 @@ func (s *Store) writerDo(ctx context.Context, fence Fence, fill func(b *pgx.Batc
 		return err
 	}
 	defer sc.leave()
+	ctx, cancel := sc.db.app.bounded(ctx)
+	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(sqlScope, sc.tenant, sc.timeout())
 	b.Queue(sqlAssertWriter, fence.Stream, fence.Epoch, fence.Nonce, sc.tenant)
 	fill(b)
-	return interpret(sc.db.app.send(ctx, b).Close())
+	return s.heard(sc.tenant, sc.db.app.judged(sc.db.app.send(ctx, b).Close()))
 }
 
 // collect sends b with one more statement, whose rows it returns once the batch has closed without an error.
 func collect[T any](ctx context.Context, p *pool, b *pgx.Batch, scan pgx.RowToFunc[T], sql string, args []any) ([]T, error) {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
 	var out []T
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		out, err = pgx.CollectRows(rows, scan)
+		out, err = gather(p, rows, scan)
 		return err
 	})
 	if err := p.send(ctx, b).Close(); err != nil {
-		return nil, interpret(err)
+		return nil, p.judged(err)
 	}
 	return out, nil
 }

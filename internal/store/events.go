@@ -146,7 +146,7 @@ func (s *Store) Ack(ctx context.Context, ref SessionRef, acks []ChannelAck) (Ack
 	case found < len(acks) && !alive:
 		err = ErrStale
 	case found < len(acks) && frozen:
-		err = ErrFrozen
+		err = s.heard(s.ResolveTenant(ctx), ErrFrozen)
 	case len(acked.Refused) > 0:
 		err = fmt.Errorf("channels %v: %w", acked.Refused, ErrBeyondHead)
 	}

@@ -78,6 +78,9 @@ func (s *Store) prepare(d Database) (*database, error) {
 		r := want.right
 		*want.into = &pool{config: config, right: r, mode: s.config.ExecMode,
 			vet: func(ctx context.Context, conn *pgx.Conn) error { return s.vet(ctx, conn, r) }}
+		if d.ID != 0 {
+			(*want.into).distrust(config)
+		}
 	}
 	return db, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,6 +21,9 @@ type pool struct {
 	right  right
 	mode   string // Config.ExecMode
 	vet    func(context.Context, *pgx.Conn) error
+	// foreign: what this database says is bounded, see foreign.go.
+	foreign  bool
+	patience time.Duration
 
 	mu      sync.Mutex
 	open    *pgxpool.Pool
@@ -151,6 +155,8 @@ func (p *pool) exec(ctx context.Context, sql string, args []any) (pgconn.Command
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
 	tag, err := open.Exec(ctx, sql, args...)
 	return tag, interpret(err)
 }

@@ -20,25 +20,42 @@ type TenantRow struct {
 	Claim  int64  // rises whenever the tenant changes hands (K3)
 	// Draining: its worker was asked to let go of it.
 	Draining bool
+	// Database is where it lives. EnsureTenant makes it there; what is there already stays where it is.
+	Database int
+}
+
+// Differs names what of a tenant EnsureTenant would change.
+func (t TenantRow) Differs(want TenantRow) []string {
+	var out []string
+	if t.DisplayName != want.DisplayName {
+		out = append(out, "display name")
+	}
+	if !sameJSON(t.Limits, want.Limits) {
+		out = append(out, "limits")
+	}
+	return out
 }
 
 const (
 	sqlTenantRows = `
-select t.id, t.slug, t.display_name, t.limits, coalesce(p.stream, ''), coalesce(p.claim, 0), coalesce(p.draining, false)
+select t.id, t.slug, t.display_name, t.limits, coalesce(p.stream, ''), coalesce(p.claim, 0), coalesce(p.draining, false), coalesce(p.database_id, -1)
   from compass.tenants t left join compass.placements p on p.tenant_id = t.id`
 	sqlTenantRow   = sqlTenantRows + ` where t.slug = $1`
 	sqlEveryTenant = sqlTenantRows + ` where t.id <> $1 order by t.slug`
+	sqlTenantsOf   = sqlTenantRows + ` where t.id <> $1 and (p.stream = $2 or t.slug = any ($3)) order by t.slug`
 
-	sqlMakeTenant = `insert into compass.tenants (id, slug, display_name, limits) values ($1, $2, $3, $4) on conflict do nothing`
-	sqlMakePlace  = `
-insert into compass.placements (tenant_id) select t.id from compass.tenants t where t.slug = $1 on conflict do nothing`
 	sqlChangeTenant = `
 update compass.tenants t set display_name = $2, limits = $3 where t.id = $1 and (t.display_name, t.limits) is distinct from ($2, $3)`
 	sqlPlaceTenant = `
 update compass.placements p set stream = nullif($3, ''), claim = greatest(p.claim + 1, compass.number()), draining = false
- where p.tenant_id = $1 and coalesce(p.stream, '') = $2 returning p.claim`
+ where p.tenant_id = $1 and coalesce(p.stream, '') = $2
+returning p.tenant_id, '', '', null::jsonb, coalesce(p.stream, ''), p.claim, p.draining, p.database_id`
 	sqlDrainTenant = `
-update compass.placements p set draining = true where p.tenant_id = $1 and p.stream = $2 and not p.draining`
+with asked as (
+    update compass.placements p set draining = true where p.tenant_id = $1 and p.stream = $2 and not p.draining
+)
+select p.tenant_id, '', '', null::jsonb, p.stream, p.claim, true, p.database_id
+  from compass.placements p where p.tenant_id = $1 and p.stream = $2`
 	sqlPurgeTenant  = `select compass.purge_tenant($1)`
 	sqlCountTenants = `select count(*) from compass.tenants t where t.id <> $1`
 )
@@ -48,20 +65,22 @@ update compass.placements p set draining = true where p.tenant_id = $1 and p.str
 // what is wanted, the placement is left alone. It returns what is then there, and needs the provision right.
 func (s *Store) EnsureTenant(ctx context.Context, want TenantRow) (TenantRow, error) {
 	seen, err := s.TenantBySlug(ctx, want.Slug)
-	if errors.Is(err, ErrNotFound) {
-		err = s.provisionDo(ctx, 0, func(b *pgx.Batch) {
-			b.Queue(sqlMakeTenant, want.ID, want.Slug, want.DisplayName, want.Limits)
-			b.Queue(sqlMakePlace, want.Slug)
-		})
+	if errors.Is(err, ErrNotFound) || err == nil && seen.Database < 0 {
+		if err == nil { // half made: a crash came between its rows
+			want.ID = seen.ID
+		}
+		if err = s.makeTenant(ctx, want); err == nil {
+			seen, err = s.TenantBySlug(ctx, want.Slug)
+		}
+	}
+	if err == nil && len(seen.Differs(want)) > 0 {
+		err = s.atHome(ctx, seen.Database, func(b *pgx.Batch) { b.Queue(sqlChangeTenant, seen.ID, want.DisplayName, want.Limits) })
 		if err == nil {
 			seen, err = s.TenantBySlug(ctx, want.Slug)
 		}
 	}
-	if err == nil && (seen.DisplayName != want.DisplayName || !sameJSON(seen.Limits, want.Limits)) {
-		err = s.provisionDo(ctx, 0, func(b *pgx.Batch) { b.Queue(sqlChangeTenant, seen.ID, want.DisplayName, want.Limits) })
-		if err == nil {
-			seen, err = s.TenantBySlug(ctx, want.Slug)
-		}
+	if err == nil {
+		err = s.followPlacement(ctx, seen)
 	}
 	return seen, wrapf(err, "ensure tenant %q", want.Slug)
 }
@@ -79,6 +98,15 @@ func (s *Store) Tenants(ctx context.Context) ([]TenantRow, error) {
 	return rows, wrapf(err, "list tenants")
 }
 
+// TenantsOf reads the tenants that are with a stream and those of some slugs, sorted by slug. It needs the provision right.
+func (s *Store) TenantsOf(ctx context.Context, stream string, slugs []string) ([]TenantRow, error) {
+	if slugs == nil {
+		slugs = []string{}
+	}
+	rows, err := provisionQuery(ctx, s, 0, pgx.RowToStructByPos[TenantRow], sqlTenantsOf, BootstrapTenantID, stream, slugs)
+	return rows, wrapf(err, "list tenants of stream %s", stream)
+}
+
 // CountTenants counts every tenant but the bootstrap tenant. It needs the provision right.
 func (s *Store) CountTenants(ctx context.Context) (int64, error) {
 	n, err := only(provisionQuery(ctx, s, 0, pgx.RowTo[int64], sqlCountTenants, BootstrapTenantID))
@@ -88,9 +116,12 @@ func (s *Store) CountTenants(ctx context.Context) (int64, error) {
 // PlaceTenant hands a tenant from one stream to another, under a new claim; an empty name is nobody. ErrConflict where the
 // tenant is no longer with from: somebody was faster, and is not undone. It needs the provision right.
 func (s *Store) PlaceTenant(ctx context.Context, id TenantID, from, to string) error {
-	_, err := only(provisionQuery(ctx, s, 0, pgx.RowTo[int64], sqlPlaceTenant, id, from, to))
+	placed, err := only(provisionQuery(ctx, s, 0, pgx.RowToStructByPos[TenantRow], sqlPlaceTenant, id, from, to))
 	if errors.Is(err, ErrNotFound) {
 		err = ErrConflict
+	}
+	if err == nil {
+		err = s.followPlacement(ctx, placed)
 	}
 	return wrapf(err, "place tenant %s", id)
 }
@@ -98,14 +129,23 @@ func (s *Store) PlaceTenant(ctx context.Context, id TenantID, from, to string) e
 // DrainTenant asks the worker of a stream to let go of a tenant; ReadLease tells when it has. Asking again is no change. It
 // needs the provision right.
 func (s *Store) DrainTenant(ctx context.Context, id TenantID, stream string) error {
-	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) { b.Queue(sqlDrainTenant, id, stream) })
+	rows, err := provisionQuery(ctx, s, 0, pgx.RowToStructByPos[TenantRow], sqlDrainTenant, id, stream)
+	if err == nil && len(rows) == 1 {
+		err = s.followPlacement(ctx, rows[0])
+	}
 	return wrapf(err, "drain tenant %s", id)
 }
 
 // PurgeTenant removes a tenant with everything that it has; absent is success. ErrPrecondition while a stream carries it.
 // It needs the provision right.
 func (s *Store) PurgeTenant(ctx context.Context, id TenantID) error {
-	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) { b.Queue(sqlPurgeTenant, id) })
+	home, err := s.homeOf(ctx, id)
+	if err == nil && home != 0 { // the routing truth goes last, or nobody would find the rest
+		err = s.provisionDo(ctx, home, func(b *pgx.Batch) { b.Queue(sqlPurgeTenant, id) })
+	}
+	if err == nil {
+		err = s.provisionDo(ctx, 0, func(b *pgx.Batch) { b.Queue(sqlPurgeTenant, id) })
+	}
 	return wrapf(err, "purge tenant %s", id)
 }
 

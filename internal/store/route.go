@@ -62,6 +62,14 @@ func (s *Store) readRoute(ctx context.Context, tenant TenantID) (int, error) {
 	return only(collect(ctx, s.databases[0].app, b, pgx.RowTo[int], sqlRoute, []any{tenant}))
 }
 
+// heard drops the route of a tenant that was found frozen: it is being moved, or it was and lives elsewhere by now.
+func (s *Store) heard(tenant TenantID, err error) error {
+	if errors.Is(err, ErrFrozen) {
+		s.ForgetRoute(tenant)
+	}
+	return err
+}
+
 // ForgetRoute drops what is remembered of where a tenant lives: to be called when its placement is known to have changed.
 func (s *Store) ForgetRoute(tenant TenantID) {
 	s.routes.mu.Lock()

@@ -46,6 +46,7 @@ type NewTenant struct {
 	Slug        string
 	DisplayName string
 	Stream      string // who delivers for it; empty leaves that to the operator
+	Database    int    // where it shall live
 	Admin       Account
 	Token       NewToken
 	Actor       string
@@ -69,13 +70,13 @@ type MessageLimits struct {
 var DefaultMessageLimits = MessageLimits{PerSecond: 50, Burst: 200, MaxBytes: 256 << 10}
 
 const (
-	sqlInsertTenant    = `insert into compass.tenants (id, slug, display_name) values ($1, $2, $3)`
+	sqlInsertTenant    = `insert into compass.tenants (id, slug, display_name, frozen) values ($1, $2, $3, $4)`
 	sqlInsertPlacement = `
-insert into compass.placements (tenant_id, database_id, stream, claim)
-values ($1, 0, nullif($2, ''), case when $2 = '' then 0 else compass.number() end)`
+insert into compass.placements (tenant_id, database_id, stream, claim) values ($1, $3, nullif($2, ''), $4)`
 	sqlInsertAdmin = `
 insert into compass.accounts (tenant_id, id, kind, role, handle, display_name) values ($1, $2, 'person', 'admin', $3, $4)`
 	sqlInsertAdminToken = `insert into compass.account_tokens (tenant_id, id, account_id, hash) values ($1, $2, $3, $4)`
+	sqlNextNumber       = `select compass.number()`
 	sqlNoteTenant       = `
 insert into compass.audit_log (tenant_id, actor, action, detail) values ($1, $2, 'tenant.create', jsonb_build_object('slug', $3::text))`
 
@@ -93,17 +94,40 @@ on conflict do nothing`
 	sqlLimits     = `select t.limits from compass.tenants t`
 )
 
-// CreateTenant makes a tenant in the shared database, its first admin and that admin's token, all or none. It needs the
-// provision right. ErrConflict where the slug is taken.
+// CreateTenant makes a tenant, its first admin and that admin's token, all or none where it lives in the shared database.
+// It needs the provision right. ErrConflict where the slug is taken.
 func (s *Store) CreateTenant(ctx context.Context, t NewTenant) error {
-	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) {
-		b.Queue(sqlInsertTenant, t.ID, t.Slug, t.DisplayName)
-		b.Queue(sqlInsertPlacement, t.ID, t.Stream)
+	return wrapf(s.createTenant(ctx, t), "create tenant %q", t.Slug)
+}
+
+func (s *Store) createTenant(ctx context.Context, t NewTenant) error {
+	claim := int64(0)
+	if t.Stream != "" {
+		var err error
+		if claim, err = only(provisionQuery(ctx, s, 0, pgx.RowTo[int64], sqlNextNumber)); err != nil {
+			return err
+		}
+	}
+	place := func(b *pgx.Batch) { b.Queue(sqlInsertPlacement, t.ID, t.Stream, t.Database, claim) }
+	whole := func(b *pgx.Batch) {
+		b.Queue(sqlInsertTenant, t.ID, t.Slug, t.DisplayName, false)
+		place(b)
 		b.Queue(sqlInsertAdmin, t.ID, t.Admin.ID, t.Admin.Handle, t.Admin.DisplayName)
 		b.Queue(sqlInsertAdminToken, t.ID, t.Token.ID, t.Admin.ID, t.Token.Hash[:])
 		b.Queue(sqlNoteTenant, t.ID, t.Actor, t.Slug)
-	})
-	return wrapf(err, "create tenant %q", t.Slug)
+	}
+	if t.Database == 0 {
+		return s.provisionDo(ctx, 0, whole)
+	}
+	// The slug first and the route last: nobody finds the tenant before it is whole.
+	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) { b.Queue(sqlInsertTenant, t.ID, t.Slug, t.DisplayName, true) })
+	if err == nil {
+		err = s.provisionDo(ctx, t.Database, whole)
+	}
+	if err == nil {
+		err = s.provisionDo(ctx, 0, place)
+	}
+	return err
 }
 
 // EnsureAdmin makes an admin account of that handle in a tenant that is there, if it is not, and adds the token: the first
@@ -111,7 +135,11 @@ func (s *Store) CreateTenant(ctx context.Context, t NewTenant) error {
 // an account that is no admin.
 func (s *Store) EnsureAdmin(ctx context.Context, tenant TenantID, admin Account, token NewToken) error {
 	var added int64
-	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) {
+	home, err := s.homeOf(ctx, tenant)
+	if err != nil {
+		return wrapf(err, "ensure admin %q of tenant %s", admin.Handle, tenant)
+	}
+	err = s.provisionDo(ctx, home, func(b *pgx.Batch) {
 		b.Queue(sqlEnsureAdmin, tenant, admin.ID, admin.Handle, admin.DisplayName)
 		b.Queue(sqlEnsureAdminToken, tenant, token.ID, admin.Handle, token.Hash[:])
 		b.Queue(`select count(*) from compass.account_tokens k where k.tenant_id = $1 and k.hash = $2`, tenant, token.Hash[:]).

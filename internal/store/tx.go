@@ -35,12 +35,14 @@ func (s *Store) inTenantTx(ctx context.Context, fn func(ctx context.Context, tx 
 	if err != nil {
 		return err
 	}
+	ctx, cancel := tx.(*tenantTx).scope.db.app.bounded(ctx) //nolint:forcetypeassert // beginTenantTx makes no other
+	defer cancel()
 	// What ended the work may have ended ctx too; the rollback has its own bound in the connection's close.
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	if err := fn(context.WithValue(ctx, txKey{}, true), tx); err != nil {
-		return interpret(err)
+		return s.heard(s.ResolveTenant(ctx), interpret(err))
 	}
-	return interpret(tx.Commit(ctx))
+	return s.heard(s.ResolveTenant(ctx), interpret(tx.Commit(ctx)))
 }
 
 // tenantTx is a pgx.Tx that begins with its first statement. It is not safe for concurrent use, as no transaction is.

@@ -24,7 +24,7 @@ var rules = []rule{
 	{regexp.MustCompile(start + `reset\s+role\b`),
 		"only the migration runner and the admin act as another role", []string{"schema", "admin"}},
 	{regexp.MustCompile(start + `set\s+local\s+role\b`),
-		"only the migration runner and the admin act as another role", []string{"schema", "admin"}},
+		"only the migration runner, the mover and the admin act as another role", []string{"schema", "admin", "move"}},
 	{regexp.MustCompile(start + `set\s+(?:session\s+)?[a-z_][a-z0-9_.]*\s*(?:=|\bto\b)`),
 		"SET outlives the transaction and, behind a pooler, reaches strangers: set_config(…, true)", nil},
 	{regexp.MustCompile(`(?is)\bset_config\s*\((?:[^()]|\([^()]*\))*,\s*(?:false|'f'|'false'|\$\d+)\s*\)`),
@@ -34,7 +34,7 @@ var rules = []rule{
 	{regexp.MustCompile(start + `(?:(?:un)?listen\s+[\w"*]+\s*;?\s*$|notify\s+\w+\s*(?:[,;]|$)|discard\s+(?:all|plans|sequences|temp)|` +
 		`prepare\s+\w+\s*(?:\(|as\b)|deallocate\s+[\w"]+\s*;?\s*$|declare\s+\w+\s.*\bcursor\b|` +
 		`create\s+(?:local\s+|global\s+)?temp(?:orary)?\s)`),
-		"this belongs to a session, and a pooler in transaction mode has none", []string{"pg"}},
+		"this belongs to a session, and a pooler in transaction mode has none", []string{"pg", "move"}}, // which refuse a pooler
 }
 
 // text judges every constant string of the package: SQL lives in constants.
