@@ -37,7 +37,7 @@ func BenchmarkStorePositions(b *testing.B) {
 			ratio := ratios[rounds/2]
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(ratio, "take_position/sequence")
-			fmt.Printf("| take_position, %d clients, %s | %.2f of a sequence | goal %.2f |\n", clients, c.name, ratio, c.goal)
+			b.Logf("| take_position, %d clients, %s | %.2f of a sequence | goal %.2f |", clients, c.name, ratio, c.goal)
 			if ratio < c.goal {
 				b.Errorf("%s: %.2f of a sequence, goal %.2f", c.name, ratio, c.goal)
 			}

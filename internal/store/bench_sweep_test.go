@@ -20,7 +20,7 @@ func BenchmarkStoreSweep(b *testing.B) {
 	small, large := sweepBuffers(b, 100_000), sweepBuffers(b, 1_000_000)
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(large), "buffers")
-	fmt.Printf("| sweep: 280 owed in 10 of 1,000 channels | %d buffers among 100,000 messages, %d among 1,000,000 | goal 1,000, flat |\n", small, large)
+	b.Logf("| sweep: 280 owed in 10 of 1,000 channels | %d buffers among 100,000 messages, %d among 1,000,000 | goal 1,000, flat |", small, large)
 	if large > 1000 {
 		b.Errorf("%d buffers, goal 1,000", large)
 	}

@@ -124,7 +124,7 @@ func BenchmarkStoreDoors(b *testing.B) {
 				b.ReportMetric(scoped, "scoped/open")
 				b.ReportMetric(naive, "naive/open")
 				goal := c.goal[ground.name]
-				fmt.Printf("| %s | %s | %.2f | %.1f | %.2f | %d, %d, %d |\n", ground.name, c.name, scoped, goal, naive, trips[0], trips[1], trips[2])
+				b.Logf("| %s | %s | %.2f | %.1f | %.2f | %d, %d, %d |", ground.name, c.name, scoped, goal, naive, trips[0], trips[1], trips[2])
 				if scoped > goal {
 					b.Errorf("%s, %s: %.2f of an unprotected table, goal %.1f", ground.name, c.name, scoped, goal)
 				}
