@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -76,12 +77,16 @@ type Options struct {
 const (
 	defaultTimeout  = 10 * time.Second
 	defaultMaxBytes = 1 << 20
+	// compressFrom is the size from which an answer is compressed for who asks for that: below it the time of each client of a
+	// stream is worth more than the bytes.
+	compressFrom = 4 << 10
 )
 
 // Edge serves clients of every tenant. It is safe for concurrent use.
 type Edge struct {
 	Options
 	observe *observer
+	shown   atomic.Pointer[shown]
 }
 
 // New returns an edge; it starts nothing.
@@ -113,7 +118,7 @@ func New(o Options) (*Edge, error) {
 func (e *Edge) Handler() http.Handler {
 	open := connect.WithInterceptors(&guard{edge: e})
 	closed := connect.WithInterceptors(&guard{edge: e, authenticate: true})
-	size := connect.WithReadMaxBytes(e.MaxBytes)
+	size := connect.WithOptions(connect.WithReadMaxBytes(e.MaxBytes), connect.WithCompressMinBytes(compressFrom))
 	mux := http.NewServeMux()
 	mux.Handle(compassv1connect.NewAccountServiceHandler(accounts{e}, closed, size))
 	mux.Handle(compassv1connect.NewChannelServiceHandler(channels{e}, closed, size))

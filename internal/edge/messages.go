@@ -151,7 +151,7 @@ func (s messages) SubscribeComms(
 	err = s.Comms.SubscribeComms(ctx, comms.Subscriber{
 		Account: caller.Account.ID,
 		Resume:  resume,
-		Send:    func(u comms.Update) error { return stream.Send(update(u)) },
+		Send:    func(u comms.Update) error { return stream.Send(s.update(u)) },
 		Check: func(ctx context.Context) error {
 			_, err := s.speaksFor(ctx, token)
 			return err
@@ -163,11 +163,27 @@ func (s messages) SubscribeComms(
 	return err
 }
 
-func update(u comms.Update) *compassv1.SubscribeCommsResponse {
+// shown is a message as the API shows it.
+type shown struct {
+	of *store.Message
+	as *compassv1.Message
+}
+
+// show maps a message once for all streams that it is told to one after the other.
+func (s messages) show(m *store.Message) *compassv1.Message {
+	if last := s.shown.Load(); last != nil && last.of == m {
+		return last.as
+	}
+	as := wire.Message(*m)
+	s.shown.Store(&shown{m, as})
+	return as
+}
+
+func (s messages) update(u comms.Update) *compassv1.SubscribeCommsResponse {
 	switch {
 	case u.Message != nil:
 		return &compassv1.SubscribeCommsResponse{Event: &compassv1.SubscribeCommsResponse_Message{
-			Message: &compassv1.SubscribeCommsResponse_MessageChanged{Message: wire.Message(*u.Message), PrevRev: u.PrevRev},
+			Message: &compassv1.SubscribeCommsResponse_MessageChanged{Message: s.show(u.Message), PrevRev: u.PrevRev},
 		}}
 	case u.Resync != "":
 		return &compassv1.SubscribeCommsResponse{Event: &compassv1.SubscribeCommsResponse_Resync_{
