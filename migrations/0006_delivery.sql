@@ -43,6 +43,7 @@ create table compass.delivery_leases (
     epoch      bigint not null default 0,
     nonce      text not null default '',
     expires_at timestamptz not null default '-infinity',
+    ttl        interval not null default '1 year', -- what expires_at was set with
     clean      boolean not null default true,
     drained    jsonb not null default '{}'
 );
@@ -54,7 +55,9 @@ create function compass.writer_key(p_stream text) returns bigint
 return hashtextextended('compass.writer/' || p_stream, 0);
 
 -- lease_acquire() waits for every batch of the writer before it, then takes the lease if it is free: it was given back
--- clean, it has expired, or its holder is this very pod. No row means: somebody else holds it, remaining says how long.
+-- clean, it has expired, or its holder is this very pod. No row means: somebody else holds it, remaining says how long. A lease
+-- that ends later than its length allows is from before the clock was set back, by a failover to a server that is behind; it
+-- is over too, else nobody would write until that clock has caught up. Twice the length is left to small steps.
 -- p_above is the highest epoch that a Runner was proved to have seen.
 create function compass.lease_acquire(p_stream text, p_holder text, p_nonce text, p_ttl interval, p_above bigint,
         out acquired boolean, out epoch bigint, out careful boolean, out remaining interval)
@@ -67,7 +70,8 @@ begin
     perform pg_advisory_xact_lock(compass.writer_key(p_stream));
     insert into compass.delivery_leases (stream) values (p_stream) on conflict do nothing;
     select * into lease from compass.delivery_leases l where l.stream = p_stream for update;
-    acquired := lease.clean or lease.expires_at <= clock_timestamp() or lease.holder = p_holder;
+    acquired := lease.clean or lease.expires_at <= clock_timestamp() or lease.holder = p_holder
+        or lease.expires_at > clock_timestamp() + 2 * lease.ttl;
     if not acquired then
         remaining := lease.expires_at - clock_timestamp();
         return;
@@ -76,7 +80,7 @@ begin
     careful := not lease.clean;
     remaining := p_ttl;
     update compass.delivery_leases l
-       set holder = p_holder, epoch = lease_acquire.epoch, nonce = p_nonce, expires_at = clock_timestamp() + p_ttl, clean = false
+       set holder = p_holder, epoch = lease_acquire.epoch, nonce = p_nonce, expires_at = clock_timestamp() + p_ttl, ttl = p_ttl, clean = false
      where l.stream = p_stream;
 end
 $$;
@@ -87,7 +91,7 @@ create function compass.lease_renew(p_stream text, p_epoch bigint, p_nonce text,
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    update compass.delivery_leases l set expires_at = clock_timestamp() + p_ttl
+    update compass.delivery_leases l set expires_at = clock_timestamp() + p_ttl, ttl = p_ttl
      where l.stream = p_stream and l.epoch = p_epoch and l.nonce = p_nonce and l.expires_at > clock_timestamp();
     return found;
 end
