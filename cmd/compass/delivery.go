@@ -47,7 +47,7 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
+	defer func() { err = errors.Join(err, p.close(err)) }()
 
 	var ready atomic.Bool
 	if err := p.serveHealth(ctx, c.Telemetry.Listen, alive, func(context.Context) error {

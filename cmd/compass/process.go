@@ -21,8 +21,12 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
-// goodbye bounds the shutdown of a process; pods get a longer grace period.
-const goodbye = 20 * time.Second
+const (
+	// goodbye bounds the shutdown of a process; pods get a longer grace period.
+	goodbye = 20 * time.Second
+	// noGoodbye bounds it where the lease is lost: somebody else is the writer, or waits until this process has ended.
+	noGoodbye = 500 * time.Millisecond
+)
 
 // process is what every long-running subcommand has: telemetry, a list of things to close in reverse order, and a group of
 // loops of which the first to fail ends all.
@@ -76,16 +80,30 @@ func (p *process) wait(ctx context.Context) error {
 	}
 }
 
-// close ends everything, last opened first, within goodbye.
-func (p *process) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
-	defer cancel()
-	var errs []error
-	for i := len(p.closers) - 1; i >= 0; i-- {
-		errs = append(errs, p.closers[i](ctx))
+// close ends everything, last opened first, and returns within goodbye, whatever hangs; cause is what ended the process. What
+// has not ended then ends with the process.
+func (p *process) close(cause error) error {
+	within := goodbye
+	if errors.Is(cause, store.ErrLeaseLost) {
+		within = noGoodbye
 	}
-	p.loops.Wait()
-	return errors.Join(errs...)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() {
+		var errs []error
+		for i := len(p.closers) - 1; i >= 0; i-- {
+			errs = append(errs, p.closers[i](ctx))
+		}
+		p.loops.Wait()
+		closed <- errors.Join(errs...)
+	}()
+	select {
+	case err := <-closed:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("not everything was closed within %v", within)
+	}
 }
 
 // openStore opens the databases that a file names.

@@ -71,7 +71,7 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
+	defer func() { err = errors.Join(err, p.close(err)) }()
 	token, err := readSecret(o.tokenFile, nil)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func runServer(ctx context.Context, path string, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
+	defer func() { err = errors.Join(err, p.close(err)) }()
 
 	st, err := p.openStore(ctx, c.Store, databases, false)
 	if err != nil {

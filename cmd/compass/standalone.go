@@ -81,7 +81,7 @@ func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
+	defer func() { err = errors.Join(err, p.close(err)) }()
 	s := &standalone{process: p, o: o, home: home(o.data), c: c}
 
 	st, worker, err := s.openStores(ctx)
