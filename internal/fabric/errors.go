@@ -24,6 +24,8 @@ var (
 	ErrAbsent = errors.New("stream or consumer does not exist")
 	// ErrFull: a limit of the tenant or of the stream refuses another reference.
 	ErrFull = errors.New("stream is full")
+	// ErrNoRoom: what the streams may hold together is more than the servers have; nothing was made.
+	ErrNoRoom = errors.New("no room for another stream")
 	// ErrOverlap: another consumer of the work queue already gets these references.
 	ErrOverlap = errors.New("another consumer already gets these references")
 	// ErrDuplicate: the broker had stored the message id before and stored nothing now.
@@ -44,6 +46,7 @@ var (
 const (
 	codeOverlap         jetstream.ErrorCode = 10100 // filtered consumer not unique on a work queue
 	codeMultiUnfiltered jetstream.ErrorCode = 10099 // multiple non-filtered consumers not allowed on a work queue
+	codeNoRoom          jetstream.ErrorCode = 10047 // insufficient storage resources available
 	codeMaxMessages     jetstream.ErrorCode = 10077 // stream store failed: maximum messages (also per subject) or bytes
 )
 
@@ -82,6 +85,8 @@ func sentinelOfCode(code jetstream.ErrorCode) error {
 		return ErrOverlap
 	case codeMaxMessages:
 		return ErrFull
+	case codeNoRoom:
+		return ErrNoRoom
 	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return ErrUnavailable
 	}

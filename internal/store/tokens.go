@@ -59,6 +59,22 @@ with changed as (
 select k.id from compass.account_tokens k where k.id = $1`
 )
 
+// TokenSeen is a token as the tenant has it.
+type TokenSeen struct {
+	ID              string
+	CreatedAtUnixMs int64
+	Revoked         bool
+}
+
+const sqlFindToken = `
+select k.id, k.created_at_unix_ms, k.revoked_at_unix_ms is not null from compass.account_tokens k where k.hash = $1`
+
+// FindToken finds a token of the tenant of the context by its hash, also one that was revoked. ErrNotFound.
+func (s *Store) FindToken(ctx context.Context, hash [32]byte) (TokenSeen, error) {
+	t, err := queryOne(ctx, s, pgx.RowToStructByPos[TokenSeen], sqlFindToken, hash[:])
+	return t, wrapf(err, "find token")
+}
+
 // Authenticate finds who a token speaks for, by its hash, under the tenant of the context. That tenant came from the
 // token's prefix and is no authority: where the hash is not found under it there is nobody (T5, REQ-089, REQ-238).
 // ErrNotFound: unknown, revoked, of a deleted account, or of another tenant; they are not told apart.

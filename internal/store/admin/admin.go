@@ -20,6 +20,9 @@ var ErrForeign = errors.New("exists and belongs to somebody else")
 // ErrBeyondAdmin says: the catalogue is not as it must be and only a superuser can put it right; the message has the statement.
 var ErrBeyondAdmin = errors.New("needs a superuser")
 
+// ErrAbsent says: a dry run found no database to look into.
+var ErrAbsent = errors.New("does not exist")
+
 const defaultTimeout = 30 * time.Second
 
 // Options say how to reach the server.
@@ -28,6 +31,8 @@ type Options struct {
 	DSN string
 	// Timeout bounds each call. Default 30 s.
 	Timeout time.Duration
+	// Dry: Ensure writes nothing; Observation.Changed is what it would do, of a database that is there.
+	Dry bool
 	// Log gets one line per change. Default: none.
 	Log *slog.Logger
 }
@@ -127,6 +132,9 @@ func (a *Admin) Ensure(ctx context.Context, spec Spec) (Observation, error) {
 		}
 	}
 	for _, c := range changed {
+		if a.o.Dry {
+			break
+		}
 		a.o.Log.InfoContext(ctx, "Changed the database", "database", spec.Database, "change", c)
 	}
 	seen, err := observe(ctx, conn, spec.Database, roles)

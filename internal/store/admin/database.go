@@ -25,6 +25,9 @@ func (a *Admin) ensureDatabase(ctx context.Context, conn *pgx.Conn, spec Spec, r
 			}
 			return did, nil
 		}
+		if a.o.Dry {
+			return nil, fmt.Errorf("database %s: %w", spec.Database, ErrAbsent)
+		}
 		_, err = conn.Exec(ctx, fmt.Sprintf("create database %s owner %s template template0 encoding 'UTF8'",
 			pg.Ident(spec.Database), pg.Ident(roles.Owner)))
 		if err == nil {
@@ -66,7 +69,7 @@ func (a *Admin) ensurePrivileges(ctx context.Context, _ *pgx.Conn, spec Spec, ro
 		return nil, err
 	}
 	defer conn.Close(ctx)
-	return converge(ctx, conn, func(ctx context.Context, q querier) ([]change, error) {
+	return a.converge(ctx, conn, func(ctx context.Context, q querier) ([]change, error) {
 		return privilegeChanges(ctx, q, spec.Database, roles)
 	})
 }

@@ -40,7 +40,7 @@ func (c change) run() string {
 
 // ensureRoles makes the five roles what they must be, and nothing else of them.
 func (a *Admin) ensureRoles(ctx context.Context, conn *pgx.Conn, spec Spec, roles naming.Roles) ([]string, error) {
-	return converge(ctx, conn, func(ctx context.Context, q querier) ([]change, error) {
+	return a.converge(ctx, conn, func(ctx context.Context, q querier) ([]change, error) {
 		seen, err := observe(ctx, q, spec.Database, roles)
 		if err != nil {
 			return nil, err
@@ -111,12 +111,15 @@ func attributeChanges(r Role, login bool) []change {
 }
 
 func settingChanges(r Role, login bool) []change {
+	if login {
+		return settingsMissing(r, settings)
+	}
+	return settingsMissing(r, nil)
+}
+
+func settingsMissing(r Role, want []string) []change {
 	role := pg.Ident(r.Name)
 	var out []change
-	var want []string
-	if login {
-		want = settings
-	}
 	for _, s := range r.Settings {
 		name, _, _ := strings.Cut(s, "=")
 		if !slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(w, name+"=") }) {
@@ -152,12 +155,18 @@ func unwanted(m Membership, roles naming.Roles) bool {
 
 // converge asks what is missing and, only if something is, takes the lock, asks again, does it, and asks once more: what
 // is then still missing is beyond this admin.
-func converge(ctx context.Context, conn *pgx.Conn, missing func(context.Context, querier) ([]change, error)) ([]string, error) {
+func (a *Admin) converge(ctx context.Context, conn *pgx.Conn, missing func(context.Context, querier) ([]change, error)) ([]string, error) {
 	todo, err := missing(ctx, conn)
 	if err != nil || len(todo) == 0 {
 		return nil, pg.Interpret(err)
 	}
 	var did []string
+	if a.o.Dry {
+		for _, c := range todo {
+			did = append(did, c.what)
+		}
+		return did, nil
+	}
 	for try := 1; ; try++ {
 		did, err = applyLocked(ctx, conn, missing)
 		if err == nil {
@@ -238,8 +247,8 @@ func (a *Admin) ensurePassword(ctx context.Context, conn *pgx.Conn, database str
 		return false, fmt.Errorf("password of role %s: %w", c.role, err)
 	}
 	works, err := a.passwordWorks(ctx, database, c)
-	if err != nil || works {
-		return false, err
+	if err != nil || works || a.o.Dry {
+		return !works && err == nil, err
 	}
 	secret, err := verifier(c.password)
 	if err != nil {

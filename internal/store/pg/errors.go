@@ -130,3 +130,9 @@ func Code(err error) string {
 	}
 	return ""
 }
+
+// NoConnect reports whether a login was right and its role may not connect to the database.
+func NoConnect(err error) bool {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	return connecting && Code(err) == "42501"
+}
