@@ -81,6 +81,7 @@ func TestValidation(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	namespace := apiNamespace(t, c)
+	const theirs = "{urls: [nats://h:4222], operatorSecretRef: {name: o}, systemSecretRef: {name: s}}"
 	cases := []struct {
 		least          string
 		path           string
@@ -95,14 +96,26 @@ func TestValidation(t *testing.T) {
 		{leastServer, "spec.database.name", "mine", "postgres", "reserved by Postgres"},
 		{leastServer, "spec.database.maxConnections", "4", "3", "maxConnections"},
 		{leastServer, "spec.nats", "{mode: Managed}", "{mode: Imaginary}", "spec.nats.mode"},
+		{leastServer, "spec.nats", "{mode: External, external: " + theirs + "}", "{mode: External}", "goes with mode: External"},
+		{leastServer, "spec.nats", "{mode: Managed}", "{external: " + theirs + "}", "goes with mode: External"},
+		{leastServer, "spec.nats", "{mode: External, external: " + theirs + "}", "{mode: External, external: " + strings.Replace(theirs, "nats://", "nats://me:word@", 1) + "}", "without a user"},
 		{leastServer, "spec.nats", "{managed: {syncInterval: always}}", "{managed: {syncInterval: never}}", "syncInterval"},
 		{leastServer, "spec.nats", "{managed: {syncInterval: 10ms}}", "{managed: {syncInterval: 5m}}", "a duration from 10ms to 2m"},
 		{leastServer, "spec.nats", "{managed: {storage: {size: 1Gi}}}", `{managed: {storage: {size: "0"}}}`, "must be more than 0"},
 		{leastServer, "spec.server", "{replicas: 0}", "{replicas: -1}", "replicas"},
 		{leastServer, "spec.server", "{service: {type: NodePort}}", "{service: {type: ExternalName}}", "service.type"},
+		{leastServer, "spec.sessions", "{lease: 5s}", "{lease: 4s}", "from 5s to 10m"},
+		{leastServer, "spec.sessions", "{maxTurn: 1m}", "{maxTurn: 59s}", "0s, or at least 1m"},
+		{leastServer, "spec.database.pooler", "{host: h}", "{host: h, port: 0}", "pooler.port"},
+		{leastServer, "spec.server", "{tlsSecretRef: {name: x}}", "{tlsSecretRef: {name: ''}}", "tlsSecretRef.name"},
 		{leastServer, "spec.telemetry", "{logLevel: debug}", "{logLevel: loud}", "logLevel"},
 		{leastServer, "spec.image", "{pullPolicy: Never}", "{pullPolicy: Sometimes}", "pullPolicy"},
 		{leastServer, "spec.deletionPolicy", "Delete", "Orphan", "deletionPolicy"},
+		{leastServer, "spec.drift", "Report", "Ignore", "spec.drift"},
+		{leastServer, "spec.allowedTenants", "{namespaces: {from: All}}", "{namespaces: {from: Some}}", "namespaces.from"},
+		{leastServer, "spec.allowedTenants", "{namespaces: {from: Selector, selector: {}}}", "{namespaces: {from: Selector}}", "a selector goes with from: Selector"},
+		{leastServer, "spec.allowedTenants", "{namespaces: {from: Same}}", "{namespaces: {from: Same, selector: {}}}", "a selector goes with from: Selector"},
+		{leastServer, "spec.server", "{pod: {labels: {a: b}}}", "{pod: {env: [{name: A}, {name: A}]}}", "Duplicate value"},
 
 		{leastTenant, "spec.slug", "acme-2", "Acme", "spec.slug"},
 		{leastTenant, "spec.slug", strings.Repeat("a", 48), strings.Repeat("a", 49), "spec.slug"},
@@ -114,10 +127,16 @@ func TestValidation(t *testing.T) {
 		{leastTenant, "spec.limits", "{database: {statementTimeout: 100ms}}", "{database: {statementTimeout: 1d}}", "statementTimeout"},
 		{leastTenant, "spec.limits", "{database: {statementTimeout: 5m}}", "{database: {statementTimeout: 6m}}", "a duration from 100ms to 5m"},
 		{leastTenant, "spec.limits", "{nats: {connections: 0}}", "{nats: {connections: -1}}", "connections"},
+		{leastTenant, "spec.credentials", "{rotationPeriod: 0s}", "{rotationPeriod: 59m}", "0s, or at least 1h"},
+		{leastTenant, "spec.credentials", "{rotationPeriod: 48h, overlap: 47h}", "{rotationPeriod: 48h, overlap: 48h}", "shorter than rotationPeriod"},
+		{leastTenant, "spec.sqlAccess", "{enabled: true, connections: 1}", "{enabled: true, connections: 0}", "connections"},
+		{leastTenant, "spec.nats", "{eventTap: true}", "{eventTap: 1}", "eventTap"},
+		{leastTenant, "spec.drift", "Report", "Ignore", "spec.drift"},
 		{leastTenant, "spec.serverRef", "{name: main, namespace: other}", "{name: \"\"}", "serverRef.name"},
 
-		{leastStream, "spec.tenants", "{names: [a, b]}", "{names: [a], all: true}", "set either all: true or names"},
-		{leastStream, "spec.tenants", "{all: true}", "{all: false}", "set either all: true or names"},
+		{leastStream, "spec.tenants", "{names: [a, b]}", "{names: [a], all: true}", "set one of all: true, names and selector"},
+		{leastStream, "spec.tenants", "{all: true}", "{all: false}", "set one of all: true, names and selector"},
+		{leastStream, "spec.tenants", "{selector: {matchLabels: {tier: gold}}}", "{selector: {matchLabels: {tier: gold}}, names: [a]}", "set one of"},
 		{leastStream, "spec.tenants", "{names: [b, a]}", "{names: [a, a]}", "Duplicate value"},
 		{leastStream, "spec.stream", "{maxAge: 1m}", "{maxAge: 59s}", "at least 1m"},
 		{leastStream, "spec.stream", "{maxBytes: 1Mi}", `{maxBytes: "0"}`, "must be more than 0"},
@@ -130,6 +149,8 @@ func TestValidation(t *testing.T) {
 		{leastStream, "spec.delivery", "{maxAckPending: 1}", "{maxAckPending: 0}", "maxAckPending"},
 		{leastStream, "spec.deadLetter", "{maxAge: 1h}", "{maxAge: 59m}", "at least 1h"},
 		{leastStream, "spec.recovery", "{floorTick: 1s}", "{floorTick: 2h}", "from 1s to 1h"},
+		{leastStream, "spec.drift", "Report", "Ignore", "spec.drift"},
+		{leastStream, "spec.worker", "{pod: {nodeSelector: {a: b}}}", "{pod: {nodeSelector: {a: 1}}}", "nodeSelector"},
 		{leastStream, "spec.worker", "{lease: 3s}", "{lease: 2s}", "from 3s to 1m"},
 	}
 	for _, k := range cases {

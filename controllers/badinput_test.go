@@ -179,7 +179,7 @@ func TestBadTenant(t *testing.T) {
 	stranger := g.newTenant(t, "stranger", "main", func(o *v1alpha1.CompassTenant) { o.Spec.ServerRef.Namespace = "elsewhere" })
 	twin := g.newTenant(t, "twin", "main", func(o *v1alpha1.CompassTenant) { o.Spec.Slug = "early" })
 	op.settle(t, stranger, twin)
-	g.says(t, stranger, accepted, is("False", "WaitingForConsent"), "its own namespace only")
+	g.says(t, stranger, accepted, is("False", "WaitingForServer"), "CompassServer elsewhere/main does not exist")
 	g.says(t, twin, accepted, is("False", "SlugConflict"), "CompassTenant "+g.namespace+"/early, which is older", "another spec.slug")
 	if g.secret(t, "twin-api") != nil || g.secret(t, "twin-keys") != nil {
 		t.Error("the loser of a slug has credentials")
@@ -265,5 +265,43 @@ func TestTenantMoves(t *testing.T) {
 	after, err := s.TenantBySlug(t.Context(), "a")
 	if err != nil || after.Stream != "own" || after.Draining || after.Claim <= row.Claim {
 		t.Errorf("%+v, %v; want with own, under a higher claim", after, err)
+	}
+}
+
+// Holds REQ-208, REQ-237: a tenant moves between streams by one edit, of its own label.
+func TestTenantMovesByLabel(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	op := newOperator(t, g, &calls{})
+	tier := func(value string) func(*v1alpha1.DeliveryStream) {
+		return func(o *v1alpha1.DeliveryStream) {
+			o.Spec.Tenants = v1alpha1.TenantSelection{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": value}}}
+		}
+	}
+	server := g.newServer(t, "main")
+	a := g.newTenant(t, "a", "main", func(o *v1alpha1.CompassTenant) { o.Labels = map[string]string{"tier": "gold"} })
+	b := g.newTenant(t, "b", "main")
+	gold, tin := g.newStream(t, "gold", "main", tier("gold")), g.newStream(t, "tin", "main", tier("tin"))
+	all := []named{server, a, b, gold, tin}
+	op.settle(t, all...)
+	op.settle(t, all...)
+	g.mustBeReady(t, server, gold, tin, a)
+	g.says(t, b, v1alpha1.ConditionDelivering, is("False", "NoStream"))
+
+	o := &v1alpha1.CompassTenant{}
+	g.update(t, o, "a", func() { o.Labels["tier"] = "tin" })
+	op.settle(t, all...)
+	g.says(t, tin, v1alpha1.ConditionTenantsPlaced, is("False", "WaitingForDrain"), "a")
+	s := g.open(t, "main-databases")
+	row, err := s.TenantBySlug(t.Context(), "a")
+	if err != nil || row.Stream != "gold" || !row.Draining {
+		t.Fatalf("%+v, %v; want still with gold, and draining", row, err)
+	}
+	g.confirmDrain(t, "main", "gold", string(row.ID), row.Claim)
+	op.settle(t, all...)
+	g.mustBeReady(t, gold, tin, a)
+	after, err := s.TenantBySlug(t.Context(), "a")
+	if err != nil || after.Stream != "tin" || after.Draining || after.Claim <= row.Claim {
+		t.Errorf("%+v, %v; want with tin, under a higher claim", after, err)
 	}
 }

@@ -138,21 +138,21 @@ type ground struct {
 	halted  map[string]bool             // names of workloads whose pods do not come up
 }
 
-func newGround(t *testing.T) *ground {
-	t.Helper()
+func newGround(tb testing.TB) *ground {
+	tb.Helper()
 	g := &ground{
-		api: newClient(t), namespace: "t-" + strings.ToLower(rand.Text())[:10], postgres: storetest.Postgres(t),
+		api: newClient(tb), namespace: "t-" + strings.ToLower(rand.Text())[:10], postgres: storetest.Postgres(tb),
 		nats: map[string]*natstest.Server{}, conf: map[string]string{}, writers: map[string]*writer{}, halted: map[string]bool{},
 	}
-	g.pool = backend.NewPool(backend.Options{Dir: t.TempDir(), Dial: g.dial})
-	t.Cleanup(func() {
+	g.pool = backend.NewPool(backend.Options{Dir: tb.TempDir(), Dial: g.dial})
+	tb.Cleanup(func() {
 		for _, w := range g.writers {
 			w.stop()
 		}
 		g.pool.Close()
 	})
-	g.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}})
-	g.adminSecret(t, "postgres-admin")
+	g.create(tb, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}})
+	g.adminSecret(tb, "postgres-admin")
 	return g
 }
 
@@ -166,10 +166,10 @@ func (g *ground) dial(u string) string {
 	return "nats://127.0.0.1:1" // nobody
 }
 
-func (g *ground) create(t *testing.T, obj client.Object) {
-	t.Helper()
-	if err := g.api.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
+func (g *ground) create(tb testing.TB, obj client.Object) {
+	tb.Helper()
+	if err := g.api.Create(tb.Context(), obj); err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -212,9 +212,9 @@ func (g *ground) secret(t *testing.T, name string) map[string][]byte {
 }
 
 // adminSecret opens Postgres as an admin that is no superuser.
-func (g *ground) adminSecret(t *testing.T, name string) {
-	t.Helper()
-	g.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, StringData: map[string]string{"uri": g.postgres.AdminDSN}})
+func (g *ground) adminSecret(tb testing.TB, name string) {
+	tb.Helper()
+	g.create(tb, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, StringData: map[string]string{"uri": g.postgres.AdminDSN}})
 }
 
 // adminParts is the same in parts.
@@ -229,16 +229,16 @@ func (g *ground) adminParts(t *testing.T) map[string]string {
 }
 
 // database returns a name that no other test uses; what is made under it goes with the test.
-func (g *ground) database(t *testing.T) string {
-	t.Helper()
+func (g *ground) database(tb testing.TB) string {
+	tb.Helper()
 	name := "o" + strings.ToLower(rand.Text())[:12]
 	a, err := admin.New(admin.Options{DSN: g.postgres.AdminDSN})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := a.Remove(context.WithoutCancel(t.Context()), name); err != nil {
-			t.Errorf("drop database: %v", err)
+	tb.Cleanup(func() {
+		if err := a.Remove(context.WithoutCancel(tb.Context()), name); err != nil {
+			tb.Errorf("drop database: %v", err)
 		}
 	})
 	return name
@@ -345,4 +345,20 @@ func (g *ground) collect(t *testing.T, obj client.Object) bool {
 		t.Fatal(err)
 	}
 	return true
+}
+
+// eventually waits until what is asked for is so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Minute)
+	for !is() {
+		if time.Now().After(deadline) {
+			t.Fatalf("still not: %s", what)
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }

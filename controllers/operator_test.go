@@ -60,7 +60,13 @@ type operator struct {
 	stream *stream.Reconciler
 	client client.Client
 	events []string
+	ahead  time.Duration // of the operator's clock
 }
+
+func (op *operator) now() time.Time { return time.Now().Add(op.ahead) }
+
+// later lets time pass for the operator.
+func (op *operator) later(d time.Duration) { op.ahead += d }
 
 type recorder struct{ op *operator }
 
@@ -74,21 +80,21 @@ func newOperator(t *testing.T, g *ground, c *calls) *operator {
 	op.client = indexed{counted(g.api, c)}
 	kids := kube.Children{Client: op.client, Live: counted(g.api, c)}
 	frame := flow.Frame{
-		Client: op.client, Events: recorder{op}, Now: time.Now, Spread: func(d time.Duration) time.Duration { return d },
+		Client: op.client, Events: recorder{op}, Now: op.now, Spread: func(d time.Duration) time.Duration { return d },
 		Resync: time.Hour, Poll: time.Minute, Step: 5 * time.Minute, Budget: 10 * time.Minute,
 	}
 	images := kube.Images{Compass: "localhost/compass:dev", NATS: "localhost/nats:dev", PullPolicy: "IfNotPresent"}
 	pool := counting{g.pool, c}
 	var err1, err2, err3 error
 	op.server, err1 = server.New(server.Options{
-		Frame: frame, Children: kids, Images: images, Rand: rand.Reader, Now: time.Now,
+		Frame: frame, Children: kids, Images: images, Rand: rand.Reader, Now: op.now,
 		Systems: server.Systems{Databases: pool, Platform: pool, Transport: pool, Sessions: g.pool},
 	})
 	op.tenant, err2 = tenant.New(tenant.Options{
-		Frame: frame, Children: kids, Rand: rand.Reader, Now: time.Now, Systems: tenant.Systems{Rows: pool, Accounts: pool},
+		Frame: frame, Children: kids, Rand: rand.Reader, Now: op.now, Systems: tenant.Systems{Rows: pool, Accounts: pool, Logins: pool},
 	})
 	op.stream, err3 = stream.New(stream.Options{
-		Frame: frame, Children: kids, Images: images, Now: time.Now,
+		Frame: frame, Children: kids, Images: images, Now: op.now,
 		Systems: stream.Systems{Placements: pool, Leases: pool, Streams: pool},
 	})
 	if err := errors.Join(err1, err2, err3); err != nil {
@@ -153,12 +159,32 @@ func (p counting) EnsureAdmin(ctx context.Context, at backend.Place, id store.Te
 	return p.c.call(func() error { return p.pool.EnsureAdmin(ctx, at, id, token) })
 }
 
+func (p counting) TokenSince(ctx context.Context, at backend.Place, id store.TenantID, token string) (time.Time, error) {
+	return value(p.c, func() (time.Time, error) { return p.pool.TokenSince(ctx, at, id, token) })
+}
+
+func (p counting) RevokeToken(ctx context.Context, at backend.Place, id store.TenantID, token string) error {
+	return p.c.call(func() error { return p.pool.RevokeToken(ctx, at, id, token) })
+}
+
+func (p counting) EnsureLogin(ctx context.Context, at backend.Place, by backend.Admin, want backend.Login) error {
+	return p.c.call(func() error { return p.pool.EnsureLogin(ctx, at, by, want) })
+}
+
+func (p counting) RemoveLogin(ctx context.Context, at backend.Place, by backend.Admin, database string, id store.TenantID) error {
+	return p.c.call(func() error { return p.pool.RemoveLogin(ctx, at, by, database, id) })
+}
+
 func (p counting) EnsureEnrolment(ctx context.Context, at backend.Place, token string) (bool, error) {
 	return value(p.c, func() (bool, error) { return p.pool.EnsureEnrolment(ctx, at, token) })
 }
 
 func (p counting) CountTenants(ctx context.Context, at backend.Place) (int64, error) {
 	return value(p.c, func() (int64, error) { return p.pool.CountTenants(ctx, at) })
+}
+
+func (p counting) Probe(ctx context.Context, at backend.Place) error {
+	return p.c.call(func() error { return p.pool.Probe(ctx, at) })
 }
 
 func (p counting) EnsureAccounts(ctx context.Context, at backend.Place, servers int, accounts ...fabric.Account) (backend.NATSSeen, error) {
@@ -185,6 +211,10 @@ func (p counting) Tenants(ctx context.Context, at backend.Place) ([]store.Tenant
 	return value(p.c, func() ([]store.TenantRow, error) { return p.pool.Tenants(ctx, at) })
 }
 
+func (p counting) TenantsOf(ctx context.Context, at backend.Place, name string, slugs []string) ([]store.TenantRow, error) {
+	return value(p.c, func() ([]store.TenantRow, error) { return p.pool.TenantsOf(ctx, at, name, slugs) })
+}
+
 func (p counting) PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (bool, error) {
 	return value(p.c, func() (bool, error) { return p.pool.PlaceTenant(ctx, at, id, from, to) })
 }
@@ -197,8 +227,12 @@ func (p counting) Lease(ctx context.Context, at backend.Place, name string) (sto
 	return value(p.c, func() (store.LeaseSeen, error) { return p.pool.Lease(ctx, at, name) })
 }
 
-func (p counting) DeadLetters(ctx context.Context, at backend.Place, name string) (int64, error) {
-	return value(p.c, func() (int64, error) { return p.pool.DeadLetters(ctx, at, name) })
+func (p counting) Backlog(ctx context.Context, at backend.Place, name string) (store.Backlog, error) {
+	return value(p.c, func() (store.Backlog, error) { return p.pool.Backlog(ctx, at, name) })
+}
+
+func (p counting) TenantBacklog(ctx context.Context, at backend.Place, row store.TenantRow) (store.Backlog, error) {
+	return value(p.c, func() (store.Backlog, error) { return p.pool.TenantBacklog(ctx, at, row) })
 }
 
 func (p counting) EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {

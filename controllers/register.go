@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,6 +32,8 @@ import (
 type Options struct {
 	Images kube.Images   // required
 	Pool   *backend.Pool // required
+	// Metrics counts; nil counts nothing.
+	Metrics *flow.Metrics
 	// Resync and Poll see flow.Frame; 0 means its default.
 	Resync, Poll time.Duration
 	// Concurrency is how many objects of each kind are looked at at once. Default 4, 8 and 4.
@@ -62,7 +66,7 @@ func Register(ctx context.Context, mgr manager.Manager, o Options) error {
 		return err
 	}
 	frame := flow.Frame{
-		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(naming.ManagedBy), Resync: o.Resync, Poll: o.Poll,
+		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(naming.ManagedBy), Metrics: o.Metrics, Resync: o.Resync, Poll: o.Poll,
 	}
 	kids := kube.Children{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 	for _, kind := range []func(manager.Manager, flow.Frame, kube.Children, Options) error{registerServer, registerTenant, registerStream} {
@@ -81,18 +85,35 @@ func registerServer(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	return watchServer(mgr, options(o.Servers, 4), reconcile.AsReconciler(mgr.GetClient(), r))
+	return watchServer(mgr, options(o.Servers, 4), forgetting{reconcile.AsReconciler(mgr.GetClient(), r), mgr.GetClient(), o.Pool}, serverHears(o.Pool))
+}
+
+// forgetting closes what is held open of a server that is gone; under Retain nobody sees it go.
+type forgetting struct {
+	reconcile.Reconciler
+	client client.Reader
+	pool   *backend.Pool
+}
+
+// Reconcile see reconcile.Reconciler.
+func (f forgetting) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	err := f.client.Get(ctx, request.NamespacedName, &v1alpha1.CompassServer{})
+	if apierrors.IsNotFound(err) {
+		f.pool.Forget(request.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	return f.Reconciler.Reconcile(ctx, request)
 }
 
 func registerTenant(mgr manager.Manager, frame flow.Frame, kids kube.Children, o Options) error {
 	r, err := tenant.New(tenant.Options{
 		Frame: frame, Children: kids, Rand: rand.Reader, Now: time.Now, //nolint:forbidigo // the process's clock
-		Systems: tenant.Systems{Rows: o.Pool, Accounts: o.Pool},
+		Systems: tenant.Systems{Rows: o.Pool, Accounts: o.Pool, Logins: o.Pool},
 	})
 	if err != nil {
 		return err
 	}
-	return watchTenant(mgr, options(o.Tenants, 8), reconcile.AsReconciler(mgr.GetClient(), r))
+	return watchTenant(mgr, options(o.Tenants, 8), reconcile.AsReconciler(mgr.GetClient(), r), tenantsHear(o.Pool, mgr.GetClient()))
 }
 
 func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o Options) error {
@@ -103,7 +124,7 @@ func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	return watchStream(mgr, options(o.Streams, 4), reconcile.AsReconciler(mgr.GetClient(), r))
+	return watchStream(mgr, options(o.Streams, 4), reconcile.AsReconciler(mgr.GetClient(), r), streamsHear(o.Pool, mgr.GetClient()))
 }
 
 func options(concurrency, standard int) controller.Options {
@@ -157,5 +178,5 @@ func of[T client.Object](value func(T) string) client.IndexerFunc {
 
 // children are the kinds of objects that we make.
 func children() []client.Object {
-	return append(workloads(), &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{})
+	return append(workloads(), &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{})
 }

@@ -5,8 +5,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,8 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/controllers/stream"
 	"github.com/rigelbuild/compass-operator/controllers/tenant"
 )
@@ -30,8 +34,10 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,resources=configmaps;services;serviceaccounts,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 func workloads() []client.Object {
@@ -43,7 +49,7 @@ func edited() predicate.Predicate {
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 }
 
-func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconciler) error {
+func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconciler, heard source.Source) error {
 	b := builder.ControllerManagedBy(mgr).Named("server").WithOptions(o).
 		For(&v1alpha1.CompassServer{}, builder.WithPredicates(edited()))
 	for _, child := range children() {
@@ -55,10 +61,10 @@ func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 			return []reconcile.Request{{NamespacedName: stream.Server(d)}}
 		}
 		return nil
-	}), builder.WithPredicates(comesAndGoes())).Complete(r)
+	}), builder.WithPredicates(comesAndGoes())).WatchesRawSource(heard).Complete(r)
 }
 
-func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconciler) error {
+func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconciler, heard source.Source) error {
 	c := mgr.GetClient()
 	return builder.ControllerManagedBy(mgr).Named("tenant").WithOptions(o).
 		For(&v1alpha1.CompassTenant{}, builder.WithPredicates(edited())).
@@ -70,7 +76,9 @@ func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 			if !ok {
 				return nil
 			}
-			return tenantsAt(ctx, c, tenant.IndexServer, stream.Server(d).String())
+			return tenantsAt(ctx, c, tenant.IndexServer, stream.Server(d).String(), func(t *v1alpha1.CompassTenant) bool {
+				return t.Status.Stream == "" || t.Status.Stream == d.Name || stream.MayClaim(d, t.SlugOrName(), t.Labels)
+			})
 		}), builder.WithPredicates(placement())).
 		// When one who has a slug goes, the next in line may have it.
 		Watches(&v1alpha1.CompassTenant{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
@@ -78,16 +86,17 @@ func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 			if !ok {
 				return nil
 			}
-			return tenantsAt(ctx, c, tenant.IndexSlug, tenant.SlugOf(t))
+			return tenantsAt(ctx, c, tenant.IndexSlug, tenant.SlugOf(t), nil)
 		}), builder.WithPredicates(gone())).
+		WatchesRawSource(heard).
 		Complete(r)
 }
 
-func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconciler) error {
+func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconciler, heard source.Source) error {
 	c := mgr.GetClient()
 	return builder.ControllerManagedBy(mgr).Named("stream").WithOptions(o).
 		For(&v1alpha1.DeliveryStream{}, builder.WithPredicates(edited())).
-		Owns(&appsv1.Deployment{}).Owns(&corev1.Secret{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.ServiceAccount{}).
+		Owns(&appsv1.Deployment{}).Owns(&corev1.Secret{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.ServiceAccount{}).Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&v1alpha1.CompassServer{}, handler.EnqueueRequestsFromMapFunc(streamsOf(c)), builder.WithPredicates(readiness())).
 		// A tenant that has its row, or is gone, is to be placed, or not any more.
 		Watches(&v1alpha1.CompassTenant{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
@@ -95,7 +104,9 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 			if !ok {
 				return nil
 			}
-			return streamsAt(ctx, c, tenant.Server(t))
+			return streamsAt(ctx, c, tenant.Server(t), func(d *v1alpha1.DeliveryStream) bool {
+				return d.Name == t.Status.Stream || stream.MayClaim(d, t.SlugOrName(), t.Labels)
+			})
 		}), builder.WithPredicates(rows())).
 		// Who carries a tenant depends on what the other streams of the server ask for.
 		Watches(&v1alpha1.DeliveryStream{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
@@ -103,45 +114,84 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 			if !ok {
 				return nil
 			}
-			return streamsAt(ctx, c, stream.Server(d))
-		}), builder.WithPredicates(predicate.Or(placement(), gone()))).
+			return streamsAt(ctx, c, stream.Server(d), func(other *v1alpha1.DeliveryStream) bool { return stream.Rivals(d, other) })
+		}), builder.WithPredicates(claims())).
+		WatchesRawSource(heard).
 		Complete(r)
+}
+
+// The ears of each kind: what somebody did to one stream is that stream's; when NATS was away everything is looked at.
+
+func serverHears(pool *backend.Pool) source.Source {
+	return hears(pool, func(_ context.Context, h backend.Heard) []reconcile.Request {
+		if h.Stream != "" {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: h.Server}}
+	})
+}
+
+func tenantsHear(pool *backend.Pool, c client.Client) source.Source {
+	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
+		if h.Stream != "" {
+			return nil
+		}
+		return tenantsAt(ctx, c, tenant.IndexServer, h.Server.String(), nil)
+	})
+}
+
+func streamsHear(pool *backend.Pool, c client.Client) source.Source {
+	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
+		if h.Stream != "" {
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: h.Server.Namespace, Name: h.Stream}}}
+		}
+		return streamsAt(ctx, c, h.Server, nil)
+	})
+}
+
+func hears(pool *backend.Pool, who handler.TypedMapFunc[backend.Heard, reconcile.Request]) source.Source {
+	return source.TypedChannel(pool.Listen(), handler.TypedEnqueueRequestsFromMapFunc(who))
 }
 
 func tenantsOf(c client.Client) handler.MapFunc {
 	return func(ctx context.Context, obj client.Object) []reconcile.Request {
-		return tenantsAt(ctx, c, tenant.IndexServer, client.ObjectKeyFromObject(obj).String())
+		return tenantsAt(ctx, c, tenant.IndexServer, client.ObjectKeyFromObject(obj).String(), nil)
 	}
 }
 
 func streamsOf(c client.Client) handler.MapFunc {
 	return func(ctx context.Context, obj client.Object) []reconcile.Request {
-		return streamsAt(ctx, c, client.ObjectKeyFromObject(obj))
+		return streamsAt(ctx, c, client.ObjectKeyFromObject(obj), nil)
 	}
 }
 
-// A mapper that cannot look things up answers nobody: the resync comes to everybody.
+// A mapper that cannot look things up answers nobody: the resync comes to everybody. It reads what the cache holds and
+// changes none of it. With a thousand of each, whoever need not look must not be asked to: which narrows down, nil does not.
 
-func tenantsAt(ctx context.Context, c client.Client, index, value string) []reconcile.Request {
+func tenantsAt(ctx context.Context, c client.Client, index, value string, which func(*v1alpha1.CompassTenant) bool) []reconcile.Request {
 	list := &v1alpha1.CompassTenantList{}
-	if err := c.List(ctx, list, client.MatchingFields{index: value}); err != nil {
+	if err := c.List(ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
-	out := make([]reconcile.Request, 0, len(list.Items))
+	var out []reconcile.Request
 	for i := range list.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		if which == nil || which(&list.Items[i]) {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
 	}
 	return out
 }
 
-func streamsAt(ctx context.Context, c client.Client, server types.NamespacedName) []reconcile.Request {
+func streamsAt(ctx context.Context, c client.Client, server types.NamespacedName, which func(*v1alpha1.DeliveryStream) bool) []reconcile.Request {
 	list := &v1alpha1.DeliveryStreamList{}
-	if err := c.List(ctx, list, client.MatchingFields{stream.IndexServer: server.String()}); err != nil {
+	if err := c.List(ctx, list, client.MatchingFields{stream.IndexServer: server.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
-	out := make([]reconcile.Request, 0, len(list.Items))
+	var out []reconcile.Request
 	for i := range list.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		if which == nil || which(&list.Items[i]) {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
 	}
 	return out
 }
@@ -153,11 +203,14 @@ func readiness() predicate.Predicate {
 		if !ok {
 			return nil
 		}
-		type fact struct{ database, fabric, schema, deleting bool }
+		type fact struct {
+			database, fabric, schema, deleting bool
+			consent                            string
+		}
 		is := func(kind string) bool { return meta.IsStatusConditionTrue(s.Status.Conditions, kind) }
 		return fact{
 			is(v1alpha1.ConditionDatabaseReady), is(v1alpha1.ConditionFabricReady), is(v1alpha1.ConditionSchemaReady),
-			!s.DeletionTimestamp.IsZero(),
+			!s.DeletionTimestamp.IsZero(), s.Spec.AllowedTenants.String(),
 		}
 	})
 }
@@ -180,14 +233,25 @@ func placement() predicate.Predicate {
 	})
 }
 
-// rows: a tenant has its row.
+// claims: a stream comes, asks for others, or goes.
+func claims() predicate.Predicate {
+	return changed(func(obj client.Object) any {
+		type fact struct {
+			generation int64
+			deleting   bool
+		}
+		return fact{obj.GetGeneration(), !obj.GetDeletionTimestamp().IsZero()}
+	})
+}
+
+// rows: a tenant has its row, or other labels.
 func rows() predicate.Predicate {
 	return changed(func(obj client.Object) any {
 		t, ok := obj.(*v1alpha1.CompassTenant)
 		if !ok {
 			return nil
 		}
-		return t.Status.TenantID
+		return t.Status.TenantID + " " + labels.FormatLabels(t.Labels)
 	})
 }
 

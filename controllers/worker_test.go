@@ -13,6 +13,7 @@ import (
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
+	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/store"
 	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 )
@@ -137,4 +138,16 @@ func (g *ground) confirmDrain(t *testing.T, server, stream, tenant string, claim
 	if _, err := conn.Exec(t.Context(), "select compass.confirm_drain($1, $2, $3)", stream, tenant, claim); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// place is where the systems of the server main are.
+func (g *ground) place(t *testing.T) backend.Place {
+	t.Helper()
+	o := &v1alpha1.CompassServer{}
+	g.get(t, o, "main")
+	at, err := backend.Resolve(t.Context(), kube.Children{Client: g.api, Live: g.api}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 // Common returns what every kind reports, for whoever handles all kinds alike.
 func (s *CompassServer) Common() *Status { return &s.Status.Status }
 
@@ -26,10 +28,43 @@ func policy(p DeletionPolicy) DeletionPolicy {
 	return DeletionPolicyRetain
 }
 
+// DriftPolicy returns the drift policy in force.
+func (s *CompassServer) DriftPolicy() DriftPolicy { return driftPolicy(s.Spec.Drift) }
+
+// DriftPolicy returns the drift policy in force.
+func (t *CompassTenant) DriftPolicy() DriftPolicy { return driftPolicy(t.Spec.Drift) }
+
+// DriftPolicy returns the drift policy in force.
+func (d *DeliveryStream) DriftPolicy() DriftPolicy { return driftPolicy(d.Spec.Drift) }
+
+// driftPolicy: anything but an explicit Report repairs.
+func driftPolicy(p DriftPolicy) DriftPolicy {
+	if p == DriftPolicyReport {
+		return DriftPolicyReport
+	}
+	return DriftPolicyRepair
+}
+
 // SlugOrName is the slug in force.
 func (t *CompassTenant) SlugOrName() string {
 	if t.Spec.Slug != "" {
 		return t.Spec.Slug
 	}
 	return t.Name
+}
+
+// String is the same for the same consent.
+func (a AllowedTenants) String() string {
+	if a.Namespaces.Selector == nil {
+		return string(a.Namespaces.From)
+	}
+	return string(a.Namespaces.From) + " " + metav1.FormatLabelSelector(a.Namespaces.Selector)
+}
+
+// ExternalNATS is somebody else's NATS, or nil where the operator runs its own.
+func (s *CompassServer) ExternalNATS() *ExternalNATSSpec {
+	if s.Spec.NATS.Mode != NATSModeExternal {
+		return nil
+	}
+	return s.Spec.NATS.External
 }

@@ -54,7 +54,20 @@ type CompassServerSpec struct {
 
 	// +kubebuilder:default={}
 	// +optional
+	Sessions SessionsSpec `json:"sessions,omitempty"`
+
+	// +kubebuilder:default={}
+	// +optional
 	Telemetry TelemetrySpec `json:"telemetry,omitempty"`
+
+	// AllowedTenants says whose CompassTenants the server takes. Those of its own namespace always may.
+	// +kubebuilder:default={}
+	// +optional
+	AllowedTenants AllowedTenants `json:"allowedTenants,omitempty"`
+
+	// +kubebuilder:default=Repair
+	// +optional
+	Drift DriftPolicy `json:"drift,omitempty"`
 
 	// +kubebuilder:default=Retain
 	// +optional
@@ -91,6 +104,9 @@ type DatabaseSpec struct {
 	// +kubebuilder:default=compass
 	// +optional
 	Name string `json:"name,omitempty"`
+	// Pooler is a PgBouncer in transaction mode for the request path; migrations and leases go past it.
+	// +optional
+	Pooler *PoolerSpec `json:"pooler,omitempty"`
 	// MaxConnections of each Server and worker process.
 	// +kubebuilder:validation:Minimum=4
 	// +kubebuilder:validation:Maximum=1000
@@ -99,14 +115,31 @@ type DatabaseSpec struct {
 	MaxConnections int32 `json:"maxConnections,omitempty"`
 }
 
+// PoolerSpec is where a pooler of the same Postgres listens.
+type PoolerSpec struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Host string `json:"host"`
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=6432
+	// +optional
+	Port int32 `json:"port,omitempty"`
+}
+
 // NATSMode says who runs NATS.
-// +kubebuilder:validation:Enum=Managed
+// +kubebuilder:validation:Enum=Managed;External
 type NATSMode string
 
-// NATSModeManaged says: the operator runs a StatefulSet.
-const NATSModeManaged NATSMode = "Managed"
+const (
+	// NATSModeManaged says: the operator runs a StatefulSet. The default.
+	NATSModeManaged NATSMode = "Managed"
+	// NATSModeExternal says: somebody else runs NATS, and lets us have accounts there.
+	NATSModeExternal NATSMode = "External"
+)
 
 // NATSSpec says which NATS carries references and commands.
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'External') == has(self.external)",message="spec.nats.external: goes with mode: External, and only with it"
 type NATSSpec struct {
 	// +kubebuilder:default=Managed
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.nats.mode is immutable"
@@ -115,6 +148,27 @@ type NATSSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Managed ManagedNATSSpec `json:"managed,omitempty"`
+	// +optional
+	External *ExternalNATSSpec `json:"external,omitempty"`
+}
+
+// ExternalNATSSpec says where somebody else's NATS is, and what they handed over: it runs in operator mode, with JetStream and
+// a resolver that stores accounts. Only accounts that carry our mark are touched.
+type ExternalNATSSpec struct {
+	// URLs of every server, so that each can be seen to trust the key: nats:// or tls://.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.all(u, u.matches('^(nats|tls)://[^/@ ]+$'))",message="spec.nats.external.urls: each is nats://host:port or tls://host:port, without a user"
+	// +listType=set
+	URLs []string `json:"urls"`
+	// OperatorSecretRef names a Secret with the key operator.seed: a signing key of their operator.
+	OperatorSecretRef LocalReference `json:"operatorSecretRef"`
+	// SystemSecretRef names a Secret with the key nats.creds: a user of their system account.
+	SystemSecretRef LocalReference `json:"systemSecretRef"`
+	// CASecretRef names a Secret with the key ca.crt, which verifies the servers; absent: the system's roots do.
+	// +optional
+	CASecretRef *LocalReference `json:"caSecretRef,omitempty"`
 }
 
 // ManagedNATSSpec shapes the NATS that the operator runs: one server in operator mode with JetStream on a volume.
@@ -131,6 +185,9 @@ type ManagedNATSSpec struct {
 	SyncInterval string `json:"syncInterval,omitempty"`
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// Pod of each NATS server.
+	// +optional
+	Pod PodOverrides `json:"pod,omitempty"`
 }
 
 // StorageSpec asks for a volume.
@@ -159,6 +216,29 @@ type ServerSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Service ServiceSpec `json:"service,omitempty"`
+	// TLSSecretRef names a Secret with tls.crt, tls.key and, where clients need it, ca.crt, which somebody else renews. Absent:
+	// the operator keeps an authority and a certificate of its own.
+	// +optional
+	TLSSecretRef *LocalReference `json:"tlsSecretRef,omitempty"`
+	// Pod of each Server.
+	// +optional
+	Pod PodOverrides `json:"pod,omitempty"`
+}
+
+// SessionsSpec bounds how long what an agent began may stay open.
+type SessionsSpec struct {
+	// Lease of a Runner: without a word for so long, while everything else is well, its sessions end.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('5s') && duration(self) <= duration('10m')",message="spec.sessions.lease: from 5s to 10m"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:default="30s"
+	// +optional
+	Lease string `json:"lease,omitempty"`
+	// MaxTurn after which a turn is settled for its agent, and its messages are delivered; 0s: never.
+	// +kubebuilder:validation:XValidation:rule="duration(self) == duration('0s') || duration(self) >= duration('1m')",message="spec.sessions.maxTurn: 0s, or at least 1m"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:default="0s"
+	// +optional
+	MaxTurn string `json:"maxTurn,omitempty"`
 }
 
 // ServiceSpec shapes a Service.
@@ -170,6 +250,37 @@ type ServiceSpec struct {
 	// +kubebuilder:validation:MaxProperties=64
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// AllowedTenants is a server's consent.
+type AllowedTenants struct {
+	// +kubebuilder:default={}
+	// +optional
+	Namespaces TenantNamespaces `json:"namespaces,omitempty"`
+}
+
+// NamespacesFrom says which namespaces are meant.
+// +kubebuilder:validation:Enum=Same;All;Selector
+type NamespacesFrom string
+
+const (
+	// NamespacesFromSame is the object's own namespace. The default.
+	NamespacesFromSame NamespacesFrom = "Same"
+	// NamespacesFromAll is every namespace.
+	NamespacesFromAll NamespacesFrom = "All"
+	// NamespacesFromSelector is every namespace whose labels match.
+	NamespacesFromSelector NamespacesFrom = "Selector"
+)
+
+// TenantNamespaces are the namespaces from which tenants are taken.
+// +kubebuilder:validation:XValidation:rule="(has(self.from) && self.from == 'Selector') == has(self.selector)",message="spec.allowedTenants.namespaces: a selector goes with from: Selector, and only with it"
+type TenantNamespaces struct {
+	// +kubebuilder:default=Same
+	// +optional
+	From NamespacesFrom `json:"from,omitempty"`
+	// Selector matches labels of namespaces.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
 // TelemetrySpec says where traces go and how much is logged.
@@ -216,8 +327,9 @@ type SchemaStatus struct {
 type NATSStatus struct {
 	// Version of the oldest server.
 	Version string `json:"version"`
-	// OperatorKey is the public key of the operator that the servers trust.
-	OperatorKey string `json:"operatorKey"`
+	// OperatorKey is the public key of the operator that the servers trust; empty where it is not ours.
+	// +optional
+	OperatorKey string `json:"operatorKey,omitempty"`
 	// Servers that answered.
 	Servers int32 `json:"servers"`
 }

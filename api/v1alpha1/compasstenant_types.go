@@ -13,6 +13,8 @@ import (
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.spec.serverRef.name`
 // +kubebuilder:printcolumn:name="Slug",type=string,JSONPath=`.status.slug`
 // +kubebuilder:printcolumn:name="Stream",type=string,JSONPath=`.status.stream`
+// +kubebuilder:printcolumn:name="Owed",type=integer,JSONPath=`.status.usage.owed`
+// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.usage.deadLetters`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
@@ -52,9 +54,58 @@ type CompassTenantSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Limits TenantLimits `json:"limits,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	NATS TenantNATS `json:"nats,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	SQLAccess SQLAccess `json:"sqlAccess,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
+	Credentials CredentialsSpec `json:"credentials,omitempty"`
+	// +kubebuilder:default=Repair
+	// +optional
+	Drift DriftPolicy `json:"drift,omitempty"`
+
 	// +kubebuilder:default=Retain
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// TenantNATS says what the tenant itself may do in NATS, with its own account.
+type TenantNATS struct {
+	// EventTap publishes credentials with which the tenant reads references of its own broadcasts, and does nothing else.
+	// +optional
+	EventTap bool `json:"eventTap,omitempty"`
+}
+
+// SQLAccess gives the tenant's own tools a login that reads its rows.
+type SQLAccess struct {
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// Connections of the login at the same time.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=5
+	// +optional
+	Connections int32 `json:"connections,omitempty"`
+}
+
+// CredentialsSpec says how long what was published is good. The annotation compass.rigel.build/rotate asks for new ones now.
+// +kubebuilder:validation:XValidation:rule="!has(self.rotationPeriod) || !has(self.overlap) || duration(self.rotationPeriod) == duration('0s') || duration(self.overlap) < duration(self.rotationPeriod)",message="spec.credentials.overlap: shorter than rotationPeriod"
+type CredentialsSpec struct {
+	// RotationPeriod after which credentials are replaced; 0s means only when asked.
+	// +kubebuilder:validation:XValidation:rule="duration(self) == duration('0s') || duration(self) >= duration('1h')",message="spec.credentials.rotationPeriod: 0s, or at least 1h"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:default="720h"
+	// +optional
+	RotationPeriod string `json:"rotationPeriod,omitempty"`
+	// Overlap in which the old ones are good beside the new ones.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="spec.credentials.overlap: not negative"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:default="24h"
+	// +optional
+	Overlap string `json:"overlap,omitempty"`
 }
 
 // TenantLimits keep one tenant from crowding out the others.
@@ -137,6 +188,31 @@ type CompassTenantStatus struct {
 	Stream string `json:"stream,omitempty"`
 	// +optional
 	Secrets TenantSecrets `json:"secrets,omitempty"`
+	// +optional
+	Rotation *RotationStatus `json:"rotation,omitempty"`
+	// Usage by order of magnitude; exact figures are metrics.
+	// +optional
+	Usage *TenantUsage `json:"usage,omitempty"`
+}
+
+// TenantUsage is what was not delivered to the tenant's recipients.
+type TenantUsage struct {
+	// Owed deliveries: messages, mentions and answers that a recipient has not acknowledged.
+	Owed int64 `json:"owed"`
+	// DeadLetters: one for each message and recipient that was set aside.
+	DeadLetters int64 `json:"deadLetters"`
+}
+
+// RotationStatus tells when credentials were replaced.
+type RotationStatus struct {
+	// Last is when those that are published were made.
+	Last metav1.Time `json:"last"`
+	// Next is when they will be replaced; absent where only on demand.
+	// +optional
+	Next *metav1.Time `json:"next,omitempty"`
+	// Asked is the value of the annotation compass.rigel.build/rotate that was obeyed.
+	// +optional
+	Asked string `json:"asked,omitempty"`
 }
 
 // TenantSecrets names the Secrets that were published for the tenant, in its namespace.
@@ -144,4 +220,10 @@ type TenantSecrets struct {
 	// API holds url, token and ca.crt of the tenant's admin account.
 	// +optional
 	API string `json:"api,omitempty"`
+	// NATS holds url, nats.creds and ca.crt of the event tap.
+	// +optional
+	NATS string `json:"nats,omitempty"`
+	// SQL holds the Service Binding keys of the tenant's SQL login.
+	// +optional
+	SQL string `json:"sql,omitempty"`
 }

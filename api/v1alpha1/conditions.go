@@ -51,6 +51,15 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonDeleting: the object is being deleted.
 	ReasonDeleting = "Deleting"
+	// ReasonDriftRepaired (event): somebody else had changed what the message names, and it is put back.
+	ReasonDriftRepaired = "DriftRepaired"
+	// ReasonDriftDetected: somebody else changed what the message names, and spec.drift is Report.
+	ReasonDriftDetected = "DriftDetected"
+	// ReasonScaleReverted (event): somebody else scaled the worker, and there is one again.
+	ReasonScaleReverted = "ScaleReverted"
+	// ReasonScaleContested: somebody keeps scaling the worker; the operator undoes it less and less often. One of them
+	// writes all the same, which the lease sees to.
+	ReasonScaleContested = "ScaleContested"
 	// ReasonReleased: the force-release annotation let a deletion go without removing everything.
 	ReasonReleased = "Released"
 	// ReasonDeletionBlocked: the message says what the deletion waits for, and how to let go of it.
@@ -88,6 +97,8 @@ const (
 	ReasonMigrationFailed = "MigrationFailed"
 	// ReasonFabricUnreachable: NATS does not answer.
 	ReasonFabricUnreachable = "FabricUnreachable"
+	// ReasonFabricUnfit: somebody else's NATS is not as it must be; the message says which server lacks what.
+	ReasonFabricUnfit = "FabricUnfit"
 	// ReasonAccountFailed: a NATS server refuses an account.
 	ReasonAccountFailed = "AccountFailed"
 	// ReasonApplyFailed: the Kubernetes API refused or failed a write.
@@ -95,6 +106,8 @@ const (
 	// ReasonReconcileFailed: anything else that is tried again.
 	ReasonReconcileFailed = "ReconcileFailed"
 
+	// ReasonRoleOwnsObjects: a SQL login cannot be dropped, because it made objects; the message says how many, and what to do.
+	ReasonRoleOwnsObjects = "RoleOwnsObjects"
 	// ReasonInvalidSpec: the spec cannot work; the message says why.
 	ReasonInvalidSpec = "InvalidSpec"
 	// ReasonInvalidSecret: a referenced Secret holds something that cannot work.

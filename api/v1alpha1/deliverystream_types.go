@@ -14,6 +14,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Tenants",type=integer,JSONPath=`.status.tenants`
 // +kubebuilder:printcolumn:name="Backlog",type=integer,JSONPath=`.status.backlog.pending`
+// +kubebuilder:printcolumn:name="Owed",type=integer,JSONPath=`.status.backlog.owed`
 // +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.deadLetters`
 // +kubebuilder:printcolumn:name="Writer",type=string,JSONPath=`.status.writer.pod`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -69,13 +70,17 @@ type DeliveryStreamSpec struct {
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
+	// +kubebuilder:default=Repair
+	// +optional
+	Drift DriftPolicy `json:"drift,omitempty"`
+
 	// +kubebuilder:default=Retain
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 }
 
 // TenantSelection says whom the stream carries: exactly one of its fields is set.
-// +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.names) && size(self.names) > 0)",message="spec.tenants: set either all: true or names"
+// +kubebuilder:validation:XValidation:rule="[has(self.all) && self.all, has(self.names) && size(self.names) > 0, has(self.selector)].filter(s, s).size() == 1",message="spec.tenants: set one of all: true, names and selector"
 type TenantSelection struct {
 	// All: every tenant of the server that no other stream names.
 	// +optional
@@ -86,6 +91,10 @@ type TenantSelection struct {
 	// +listType=set
 	// +optional
 	Names []string `json:"names,omitempty"`
+	// Selector takes the tenants whose CompassTenant has these labels, so that a tenant is moved by an edit of its own. What
+	// was made through the API has no CompassTenant and no labels.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
 // StreamSpec shapes the JetStream stream of references: work queue, file storage, one replica.
@@ -177,6 +186,9 @@ type RecoverySpec struct {
 type WorkerSpec struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// Pod of the worker.
+	// +optional
+	Pod PodOverrides `json:"pod,omitempty"`
 	// Lease is how long the worker may be silent before another takes over.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('1m')",message="spec.worker.lease: from 3s to 1m"
 	// +kubebuilder:validation:MaxLength=16
@@ -194,19 +206,25 @@ type DeliveryStreamStatus struct {
 	Tenants int64 `json:"tenants,omitempty"`
 	// +optional
 	Backlog *BacklogStatus `json:"backlog,omitempty"`
-	// DeadLetters of the stream's tenants.
+	// DeadLetters of the stream's tenants, as rows: one for each message and recipient that was set aside.
 	// +optional
 	DeadLetters int64 `json:"deadLetters,omitempty"`
 	// +optional
 	Writer *WriterStatus `json:"writer,omitempty"`
 }
 
-// BacklogStatus counts references, as the stream tells.
+// BacklogStatus counts by order of magnitude: references as the stream tells, deliveries as the database does.
 type BacklogStatus struct {
 	// Pending references wait for the worker.
 	Pending int64 `json:"pending"`
 	// Redelivered references were handed out more than once.
 	Redelivered int64 `json:"redelivered"`
+	// Owed deliveries: messages, mentions and answers that a recipient has not acknowledged.
+	// +optional
+	Owed int64 `json:"owed,omitempty"`
+	// Held messages, whose author's turn is open.
+	// +optional
+	Held int64 `json:"held,omitempty"`
 }
 
 // WriterStatus is who holds the stream's lease, as the database tells.
@@ -214,4 +232,7 @@ type WriterStatus struct {
 	Pod string `json:"pod"`
 	// Epoch of the lease; it only goes up.
 	Epoch int64 `json:"epoch"`
+	// Since is when the operator first saw this pod hold the lease.
+	// +optional
+	Since metav1.Time `json:"since,omitzero"`
 }

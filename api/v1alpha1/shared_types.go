@@ -8,6 +8,8 @@ const (
 	AnnotationPaused = "compass.rigel.build/paused"
 	// AnnotationForceRelease with the value "true": on deletion, let go of what cannot be reached.
 	AnnotationForceRelease = "compass.rigel.build/force-release"
+	// AnnotationRotate with any new value: replace credentials now. It is remembered in the status and never cleared.
+	AnnotationRotate = "compass.rigel.build/rotate"
 )
 
 // DeletionPolicy says what becomes of what an object made outside Kubernetes when the object is deleted.
@@ -19,6 +21,17 @@ const (
 	DeletionPolicyRetain DeletionPolicy = "Retain"
 	// DeletionPolicyDelete removes them, and waits until it has.
 	DeletionPolicyDelete DeletionPolicy = "Delete"
+)
+
+// DriftPolicy says what is done about what somebody else changed of what an object made.
+// +kubebuilder:validation:Enum=Repair;Report
+type DriftPolicy string
+
+const (
+	// DriftPolicyRepair puts it back. The default.
+	DriftPolicyRepair DriftPolicy = "Repair"
+	// DriftPolicyReport writes nothing and says in a condition what differs. What the spec newly asks for is still done.
+	DriftPolicyReport DriftPolicy = "Report"
 )
 
 // LocalReference names an object in the same namespace.

@@ -23,11 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
+	"github.com/rigelbuild/compass-operator/controllers/flow"
 	"github.com/rigelbuild/compass-operator/internal/kube"
 )
 
@@ -128,10 +130,14 @@ func serve(ctx context.Context, s settings, out io.Writer, config func() (*rest.
 	if err != nil {
 		return err
 	}
+	counts, err := flow.NewMetrics(metrics.Registry, mgr.GetClient())
+	if err != nil {
+		return err
+	}
 	pool := backend.NewPool(backend.Options{Log: log})
 	defer pool.Close()
 	err = controllers.Register(ctx, mgr, controllers.Options{
-		Images: kube.Images{Compass: s.image, NATS: s.natsImage, PullPolicy: corev1.PullPolicy(s.pull)}, Pool: pool,
+		Images: kube.Images{Compass: s.image, NATS: s.natsImage, PullPolicy: corev1.PullPolicy(s.pull)}, Pool: pool, Metrics: counts,
 		Resync: s.resync, Poll: s.poll, Servers: s.servers, Tenants: s.tenants, Streams: s.streams,
 	})
 	if err != nil {

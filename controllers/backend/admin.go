@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/drift"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/naming"
@@ -32,6 +34,7 @@ type Admin struct {
 	url    url.URL
 	ca     []byte
 	secret client.ObjectKey
+	drift  *drift.Ledger
 }
 
 // ReadAdmin reads the Secret that spec.database.adminSecretRef names: either uri, or host, port, username, password,
@@ -41,7 +44,7 @@ func ReadAdmin(ctx context.Context, c kube.Children, key client.ObjectKey) (Admi
 	if err != nil {
 		return Admin{}, err
 	}
-	a := Admin{ca: data["ca.crt"], secret: key}
+	a := Admin{ca: data["ca.crt"], secret: key, drift: c.Drift}
 	if len(data["uri"]) > 0 {
 		err = a.fromURI(string(data["uri"]))
 	} else if _, err = kube.Read(ctx, c, key, "host", "username", "password"); err == nil {
@@ -114,8 +117,9 @@ func (a Admin) dsn(caFile string) string {
 	return u.String()
 }
 
-// Logins are the connection strings of a database for pods, as config.Database has them.
-func (a Admin) Logins(database string, pass admin.Passwords) (config.Database, error) {
+// Logins are the connection strings of a database for pods, as config.Database has them. Those of the request path lead to
+// the pooler, if there is one.
+func (a Admin) Logins(database string, pass admin.Passwords, pooler *v1alpha1.PoolerSpec) (config.Database, error) {
 	roles, err := naming.RolesOf(database)
 	if err != nil {
 		return config.Database{}, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
@@ -130,8 +134,10 @@ func (a Admin) Logins(database string, pass admin.Passwords) (config.Database, e
 		u.RawQuery = q.Encode()
 		return u.String()
 	}
-	return config.Database{
-		ID: naming.DatabaseZero, App: login(roles.App, pass.App), System: login(roles.System, pass.System),
-		Provision: login(roles.Provision, pass.Provision), Direct: login(roles.System, pass.System),
-	}, nil
+	out := config.Database{ID: naming.DatabaseZero, Direct: login(roles.System, pass.System)}
+	if pooler != nil {
+		a.url.Host = net.JoinHostPort(pooler.Host, strconv.Itoa(int(pooler.Port)))
+	}
+	out.App, out.System, out.Provision = login(roles.App, pass.App), login(roles.System, pass.System), login(roles.Provision, pass.Provision)
+	return out, nil
 }

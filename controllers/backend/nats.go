@@ -32,15 +32,22 @@ type NATSSeen struct {
 
 // Creds makes a user of a role and the text of its credentials file.
 func Creds(keys fabric.AccountKeys, role fabric.Role, id string, now time.Time) ([]byte, error) {
+	_, creds, err := User(keys, role, id, now)
+	return creds, err
+}
+
+// User is Creds, and the user's public key, by which it can be revoked.
+func User(keys fabric.AccountKeys, role fabric.Role, id string, now time.Time) (public string, creds []byte, err error) {
 	seed, err := fabric.NewUserSeed()
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	user, err := keys.Issuer(role).User(seed.Public(), id, 0, now)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return fabric.CredsFile(user, seed)
+	creds, err = fabric.CredsFile(user, seed)
+	return seed.Public(), creds, err
 }
 
 // EnsureAccounts brings the accounts to every server, pushing what differs and reading it back, and then lets a probe user
@@ -77,7 +84,7 @@ func (p *Pool) EnsureAccount(ctx context.Context, at Place, account fabric.Accou
 	if err != nil {
 		return err
 	}
-	there, err := admin.Servers(ctx, 1)
+	there, err := admin.Servers(ctx, max(at.Servers, 1))
 	if err != nil {
 		return at.interpretNATS(err)
 	}
@@ -85,9 +92,18 @@ func (p *Pool) EnsureAccount(ctx context.Context, at Place, account fabric.Accou
 }
 
 func (p *Pool) ensureAccount(ctx context.Context, admin *natsAdmin, at Place, account fabric.Account, servers int) error {
+	what := "NATS account " + account.Name
+	if at.Drift.Reporting() {
+		seen, err := admin.Observe(ctx, at.write(account, servers))
+		if err != nil || seen.Copies == seen.Answered && len(seen.Drift) == 0 {
+			return at.interpretNATS(err)
+		}
+		return at.Drift.Allow(what, seen.Drift...)
+	}
 	_, wrote, err := admin.Ensure(ctx, at.write(account, servers))
 	if wrote {
 		p.log.InfoContext(ctx, "Pushed a NATS account", "server", at.Server.String(), "account", account.Name)
+		at.Drift.Wrote(what)
 	}
 	return at.interpretNATS(err)
 }
@@ -98,7 +114,7 @@ func (p *Pool) RemoveAccount(ctx context.Context, at Place, account fabric.Accou
 	if err != nil {
 		return err
 	}
-	there, err := admin.Servers(ctx, 1)
+	there, err := admin.Servers(ctx, max(at.Servers, 1))
 	if err == nil {
 		err = admin.Remove(ctx, at.write(account, len(there)))
 	}
@@ -122,7 +138,11 @@ func (p *Pool) probe(ctx context.Context, at Place) error {
 	if err != nil {
 		return err
 	}
-	f, err := fabric.Open(ctx, p.natsConfig(at, fabric.StaticCredentials(user, seed, fabric.InboxPrefix(fabric.RoleServer, ""))))
+	cfg, err := p.natsConfig(at, fabric.StaticCredentials(user, seed, fabric.InboxPrefix(fabric.RoleServer, "")))
+	if err != nil {
+		return err
+	}
+	f, err := fabric.Open(ctx, cfg)
 	if err != nil {
 		return at.interpretNATS(err)
 	}
@@ -131,18 +151,26 @@ func (p *Pool) probe(ctx context.Context, at Place) error {
 
 // accounts opens, or finds open, the connection to the system account.
 func (p *Pool) accounts(ctx context.Context, at Place) (*natsAdmin, error) {
-	key := digest([]byte(strings.Join(at.NATS, " ")), at.Keys.System.Signing.Text())
+	key := digest([]byte(strings.Join(at.NATS, " ")), at.NATSCA, at.systemMark())
 	a, err := p.of(at.Server).admins.get(key, func() (*natsAdmin, func(), error) {
-		creds, err := adminCreds(at.Keys.System, naming.AccountSystem)
+		creds, err := at.systemCreds()
 		if err != nil {
 			return nil, nil, err
 		}
-		a, err := fabric.OpenAccounts(ctx, p.natsConfig(at, creds))
+		cfg, err := p.natsConfig(at, creds)
+		if err != nil {
+			return nil, nil, err
+		}
+		a, err := fabric.OpenAccounts(ctx, cfg)
 		if err != nil {
 			return nil, nil, err
 		}
 		return a, a.Close, nil
 	})
+	if errors.Is(err, fabric.ErrUnauthorized) && at.External != nil {
+		return nil, fault.Waiting(v1alpha1.ReasonInvalidSecret, fmt.Sprintf("NATS at %s refuses the credentials in "+
+			"spec.nats.external.systemSecretRef: give those of a user of its system account", strings.Join(at.NATS, ", ")))
+	}
 	if errors.Is(err, fabric.ErrUnauthorized) {
 		return nil, fault.Waiting(v1alpha1.ReasonIdentityConflict, fmt.Sprintf("NATS at %s trusts another operator than the keys of this "+
 			"server: restore the Secret with its keys, or remove the volumes of NATS", strings.Join(at.NATS, ", ")))
@@ -152,13 +180,20 @@ func (p *Pool) accounts(ctx context.Context, at Place) (*natsAdmin, error) {
 
 // streams opens, or finds open, the connection to the platform account.
 func (p *Pool) streams(ctx context.Context, at Place) (*natsStreams, error) {
-	key := digest([]byte(strings.Join(at.NATS, " ")), at.Keys.Compass.Signing.Text())
+	key := digest([]byte(strings.Join(at.NATS, " ")), at.NATSCA, at.Keys.Compass.Signing.Text())
 	f, err := p.of(at.Server).streams.get(key, func() (*natsStreams, func(), error) {
 		creds, err := adminCreds(at.Keys.Compass, naming.AccountCompass)
 		if err != nil {
 			return nil, nil, err
 		}
-		f, err := fabric.Open(ctx, p.natsConfig(at, creds))
+		cfg, err := p.natsConfig(at, creds)
+		if err != nil {
+			return nil, nil, err
+		}
+		f, err := fabric.Open(ctx, cfg)
+		if err == nil {
+			err = p.hear(ctx, f, at.Server)
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -168,36 +203,82 @@ func (p *Pool) streams(ctx context.Context, at Place) (*natsStreams, error) {
 }
 
 // EnsureStream makes the work queue as spec has it.
-func (p *Pool) EnsureStream(ctx context.Context, at Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
-	f, err := p.streams(ctx, at)
-	if err != nil {
-		return fabric.StreamSeen{}, err
-	}
-	seen, wrote, err := f.EnsureStream(ctx, spec, false)
-	p.changed(ctx, at, spec.Name, "stream", wrote)
-	return seen, at.interpretNATS(err)
+func (p *Pool) EnsureStream(ctx context.Context, at Place, spec fabric.StreamSpec) (seen fabric.StreamSeen, err error) {
+	err = p.jetStream(ctx, at, spec, jetStreamPart{
+		what:    "stream",
+		drifted: func(o observed) ([]string, bool) { return o.queue.Drift, o.queue.Exists },
+		ensure: func(f *natsStreams) (wrote []string, err error) {
+			seen, wrote, err = f.EnsureStream(ctx, spec, false)
+			return wrote, err
+		},
+	})
+	return seen, err
 }
 
 // EnsureDeadLetters makes the dead-letter stream.
-func (p *Pool) EnsureDeadLetters(ctx context.Context, at Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
-	f, err := p.streams(ctx, at)
-	if err != nil {
-		return fabric.StreamSeen{}, err
-	}
-	seen, wrote, err := f.EnsureDeadLetters(ctx, spec, false)
-	p.changed(ctx, at, spec.Name, "dead letters", wrote)
-	return seen, at.interpretNATS(err)
+func (p *Pool) EnsureDeadLetters(ctx context.Context, at Place, spec fabric.StreamSpec) (seen fabric.StreamSeen, err error) {
+	err = p.jetStream(ctx, at, spec, jetStreamPart{
+		what:    "dead letters",
+		drifted: func(o observed) ([]string, bool) { return o.dead.Drift, o.dead.Exists },
+		ensure: func(f *natsStreams) (wrote []string, err error) {
+			seen, wrote, err = f.EnsureDeadLetters(ctx, spec, false)
+			return wrote, err
+		},
+	})
+	return seen, err
 }
 
 // EnsureConsumer makes the durable consumer.
-func (p *Pool) EnsureConsumer(ctx context.Context, at Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error) {
+func (p *Pool) EnsureConsumer(ctx context.Context, at Place, spec fabric.StreamSpec) (seen fabric.ConsumerSeen, err error) {
+	err = p.jetStream(ctx, at, spec, jetStreamPart{
+		what:    "consumer",
+		drifted: func(o observed) ([]string, bool) { return o.consumer.Drift, o.consumer.Exists && !o.consumer.Ahead },
+		ensure: func(f *natsStreams) (wrote []string, err error) {
+			seen, wrote, err = f.EnsureConsumer(ctx, spec, false)
+			return wrote, err
+		},
+	})
+	return seen, err
+}
+
+// observed is all that a DeliveryStream has in JetStream.
+type observed struct {
+	queue, dead fabric.StreamSeen
+	consumer    fabric.ConsumerSeen
+}
+
+// jetStreamPart is one of the three.
+type jetStreamPart struct {
+	what    string
+	drifted func(observed) (fields []string, whole bool)
+	ensure  func(*natsStreams) (wrote []string, err error)
+}
+
+// jetStream makes one part as it should be, or only looks, where drift is to be reported.
+func (p *Pool) jetStream(ctx context.Context, at Place, spec fabric.StreamSpec, part jetStreamPart) error {
 	f, err := p.streams(ctx, at)
 	if err != nil {
-		return fabric.ConsumerSeen{}, err
+		return err
 	}
-	seen, wrote, err := f.EnsureConsumer(ctx, spec, false)
-	p.changed(ctx, at, spec.Name, "consumer", wrote)
-	return seen, at.interpretNATS(err)
+	what := "the JetStream " + part.what + " of " + spec.Name
+	if at.Drift.Reporting() {
+		var o observed
+		if o.queue, o.dead, o.consumer, err = f.ObserveStream(ctx, spec); err != nil {
+			return at.interpretNATS(err)
+		}
+		switch fields, whole := part.drifted(o); {
+		case !whole:
+			return at.Drift.Allow(what, "removed")
+		case len(fields) > 0:
+			return at.Drift.Allow(what, fields...)
+		}
+	}
+	wrote, err := part.ensure(f)
+	if len(wrote) > 0 {
+		p.log.InfoContext(ctx, "Changed JetStream", "server", at.Server.String(), "stream", spec.Name, "what", part.what, "fields", wrote)
+		at.Drift.Wrote(what, wrote...)
+	}
+	return at.interpretNATS(err)
 }
 
 // RemoveStream deletes queue, consumer and dead letters. Absent is success, and so is what is not ours.
@@ -212,20 +293,30 @@ func (p *Pool) RemoveStream(ctx context.Context, at Place, name string) error {
 	return nil
 }
 
-func (p *Pool) changed(ctx context.Context, at Place, stream, what string, fields []string) {
-	if len(fields) > 0 {
-		p.log.InfoContext(ctx, "Changed JetStream", "server", at.Server.String(), "stream", stream, "what", what, "fields", fields)
+// systemCreds opens the system account: with our own key, or with what somebody else gave us.
+func (at Place) systemCreds() (fabric.Credentials, error) {
+	if at.External != nil {
+		return at.External.System, nil
 	}
+	return adminCreds(at.Keys.System, naming.AccountSystem)
 }
 
-func (p *Pool) natsConfig(at Place, creds fabric.Credentials) fabric.Config {
+func (at Place) systemMark() []byte {
+	if at.External != nil {
+		return []byte(at.External.mark)
+	}
+	return at.Keys.System.Signing.Text()
+}
+
+func (p *Pool) natsConfig(at Place, creds fabric.Credentials) (fabric.Config, error) {
 	var urls []string
 	for _, u := range at.NATS {
 		urls = append(urls, p.dial(u))
 	}
+	ca, err := p.file(at.NATSCA)
 	return fabric.Config{
-		Name: clientName, URLs: urls, Credentials: creds, Logger: p.log, Now: p.now, Link: fabric.Link{Window: patience, Drain: patience},
-	}
+		Name: clientName, URLs: urls, Credentials: creds, CAFile: ca, Logger: p.log, Now: p.now, Link: fabric.Link{Window: patience, Drain: patience},
+	}, err
 }
 
 func adminCreds(keys fabric.AccountKeys, account string) (fabric.Credentials, error) {
@@ -250,6 +341,9 @@ func (at Place) interpretNATS(err error) error {
 		return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%v: rename or remove it in NATS", err))
 	case errors.Is(err, fabric.ErrImmutable):
 		return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%v: let it run empty, or remove it in NATS", err))
+	case errors.Is(err, fabric.ErrNoRoom):
+		return fault.Waiting(v1alpha1.ReasonInvalidSpec, "the volume of NATS has no room for what this stream may hold, because of streams that are "+
+			"there, maybe kept from a deleted DeliveryStream: lower spec.stream.maxBytes or spec.deadLetter.maxBytes, or remove those")
 	case errors.Is(err, fabric.ErrRejected):
 		return fault.Transient(v1alpha1.ReasonAccountFailed, err)
 	case errors.Is(err, fabric.ErrNoDelete):

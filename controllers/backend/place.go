@@ -10,6 +10,7 @@ import (
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/drift"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/kube"
@@ -27,6 +28,9 @@ const (
 	KeyToken       = "token"
 )
 
+// IndexTenantServer is the field index of CompassTenants by the namespace and name of their server.
+const IndexTenantServer = "tenant.server"
+
 // Place is where a CompassServer's systems are and how the operator enters them.
 type Place struct {
 	Server client.ObjectKey
@@ -35,9 +39,17 @@ type Place struct {
 	// DatabaseCA verifies Postgres; empty: the system's roots do, or nothing is verified, as the strings say.
 	DatabaseCA []byte
 	NATS       []string // URLs
-	Keys       fabric.Keys
-	Endpoint   string // of the Connect API
-	CA         []byte // verifies the endpoint
+	// Servers of NATS that there are; each holds a copy of every account.
+	Servers int
+	// External opens somebody else's NATS; nil where it is our own, which Keys open.
+	External *External
+	// NATSCA verifies NATS; empty: the system's roots do, where it speaks TLS.
+	NATSCA   []byte
+	Keys     fabric.Keys
+	Endpoint string // of the Connect API
+	CA       []byte // verifies the endpoint
+	// Drift is asked before something is put back that somebody else changed; it may be nil.
+	Drift *drift.Ledger
 }
 
 // Owner marks in NATS whose accounts are whose.
@@ -83,7 +95,7 @@ func Resolve(ctx context.Context, c kube.Children, server *v1alpha1.CompassServe
 		return Place{}, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
 	}
 	key := client.ObjectKeyFromObject(server)
-	p := Place{Server: key, NATS: []string{NATSURL(key, names.NATS)}, Endpoint: Endpoint(key, names.Server)}
+	p := Place{Server: key, Drift: c.Drift, NATS: []string{NATSURL(key, names.NATS)}, Endpoint: Endpoint(key, names.Server)}
 	databases, err := published(ctx, c, server, names.Databases, KeyDatabases)
 	if err != nil {
 		return Place{}, err
@@ -92,11 +104,10 @@ func Resolve(ctx context.Context, c kube.Children, server *v1alpha1.CompassServe
 		return Place{}, fmt.Errorf("read Secret %s/%s: %w", key.Namespace, names.Databases, err)
 	}
 	p.DatabaseCA = databases[KeyDatabaseCA]
-	keys, err := published(ctx, c, server, names.Keys)
-	if err != nil {
+	made, missing, err := p.keys(ctx, c, server, names.Keys)
+	if fault.ReasonOf(err) != "" {
 		return Place{}, err
 	}
-	made, missing, err := fabric.CompleteKeys(keys)
 	if err != nil {
 		return Place{}, fault.Waiting(v1alpha1.ReasonInvalidSecret,
 			fmt.Sprintf("Secret %s/%s is damaged (%v): restore it from a backup", key.Namespace, names.Keys, err))
@@ -105,12 +116,51 @@ func Resolve(ctx context.Context, c kube.Children, server *v1alpha1.CompassServe
 		return Place{}, waitingFor(server)
 	}
 	p.Keys = made
+	if server.Spec.Server.TLSSecretRef != nil {
+		data, _, err := ReadCertificate(ctx, c, server)
+		p.CA = data[KeyCA]
+		return p, err
+	}
 	authority, err := published(ctx, c, server, names.CA, corev1.TLSCertKey)
 	if err != nil {
 		return Place{}, err
 	}
 	p.CA = authority[corev1.TLSCertKey]
 	return p, nil
+}
+
+// ReadCertificate reads the certificate of the Servers that somebody else renews.
+func ReadCertificate(ctx context.Context, c kube.Children, server *v1alpha1.CompassServer) (map[string][]byte, client.ObjectKey, error) {
+	key := client.ObjectKey{Namespace: server.Namespace, Name: server.Spec.Server.TLSSecretRef.Name}
+	data, err := kube.Read(ctx, c, key, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+	return data, key, err
+}
+
+// keys reads the server's keys of NATS, and what opens it where it is somebody else's.
+func (at *Place) keys(ctx context.Context, c kube.Children, server *v1alpha1.CompassServer, name string) (fabric.Keys, map[string][]byte, error) {
+	kept, err := published(ctx, c, server, name)
+	if err != nil {
+		return fabric.Keys{}, nil, err
+	}
+	spec := server.ExternalNATS()
+	if spec == nil {
+		at.Servers = 1
+		return fabric.CompleteKeys(kept)
+	}
+	x, err := ReadExternal(ctx, c, server.Namespace, spec)
+	if err != nil {
+		return fabric.Keys{}, nil, err
+	}
+	at.Enter(x)
+	if server.Status.NATS != nil {
+		at.Servers = int(server.Status.NATS.Servers)
+	}
+	return fabric.CompleteExternalKeys(kept, x.Signer)
+}
+
+// Enter makes somebody else's NATS the one of this place.
+func (at *Place) Enter(x External) {
+	at.NATS, at.External, at.NATSCA = x.URLs, &x, x.CA
 }
 
 func published(ctx context.Context, c kube.Children, server *v1alpha1.CompassServer, name string, keys ...string) (map[string][]byte, error) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/fault"
@@ -45,6 +46,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	servers map[client.ObjectKey]*held
+	ears    []chan event.TypedGenericEvent[Heard]
 }
 
 // held is what is kept of one CompassServer. Its locks are held while dialing, the pool's never is.
@@ -52,6 +54,9 @@ type held struct {
 	stores  slot[*store.Store]
 	admins  slot[*natsAdmin]
 	streams slot[*natsStreams]
+
+	mu     sync.Mutex
+	probed string // what opened somebody else's NATS when it was found fit
 }
 
 // slot holds one thing that was opened with a key; another key closes it and opens anew.

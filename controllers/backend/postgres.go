@@ -20,6 +20,9 @@ func (p *Pool) EnsureDatabase(ctx context.Context, at Admin, owner string, spec 
 	if err != nil {
 		return admin.Observation{}, err
 	}
+	if at.drift.Reporting() {
+		return at.compare(ctx, a, spec)
+	}
 	if err := a.Claim(ctx, spec.Database, owner); err != nil {
 		return admin.Observation{}, at.interpret(err)
 	}
@@ -27,7 +30,22 @@ func (p *Pool) EnsureDatabase(ctx context.Context, at Admin, owner string, spec 
 	if err == nil {
 		err = a.Claim(ctx, spec.Database, owner)
 	}
+	if len(seen.Changed) > 0 {
+		at.drift.Wrote("database "+spec.Database, seen.Changed...)
+	}
 	return seen, at.interpret(err)
+}
+
+// compare only looks, for a server whose drift is to be reported.
+func (a Admin) compare(ctx context.Context, dry *admin.Admin, spec admin.Spec) (admin.Observation, error) {
+	seen, err := dry.Ensure(ctx, spec)
+	switch {
+	case errors.Is(err, admin.ErrAbsent):
+		return seen, a.drift.Allow("database "+spec.Database, "removed")
+	case err == nil && len(seen.Changed) > 0:
+		return seen, a.drift.Allow("database "+spec.Database, seen.Changed...)
+	}
+	return seen, a.interpret(err)
 }
 
 // Migrate brings the schema to the newest of this binary and every table to its shape. What a person has to put right is
@@ -42,7 +60,7 @@ func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.S
 		status, err = r.Up(ctx)
 	}
 	if failed, ok := errors.AsType[*schema.FileError](err); ok {
-		return status, fault.Transient(v1alpha1.ReasonMigrationFailed, err2(failed))
+		return status, fault.Transient(v1alpha1.ReasonMigrationFailed, migrationError(failed))
 	}
 	if err != nil {
 		return status, at.interpret(err)
@@ -51,6 +69,9 @@ func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.S
 	if err != nil || len(audit.Findings) == 0 {
 		return status, at.interpret(err)
 	}
+	if err := at.drift.Allow("the schema", texts(audit.Findings)...); err != nil {
+		return status, err
+	}
 	repaired, err := r.Repair(ctx)
 	if err != nil {
 		return status, at.interpret(err)
@@ -58,19 +79,26 @@ func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.S
 	for _, f := range repaired.Done {
 		p.log.WarnContext(ctx, "Repaired the shape of a table", "database", database, "table", f.Table, "problem", f.Problem)
 	}
+	if len(repaired.Done) > 0 {
+		at.drift.Wrote("the schema", texts(repaired.Done)...)
+	}
 	if len(repaired.Left) > 0 {
-		var left []string
-		for _, f := range repaired.Left {
-			left = append(left, f.String())
-		}
 		return status, fault.Waiting(v1alpha1.ReasonWaitingForSuperuser,
-			"the schema is not in its shape and this admin cannot put it right: "+strings.Join(left, "; "))
+			"the schema is not in its shape and this admin cannot put it right: "+strings.Join(texts(repaired.Left), "; "))
 	}
 	return status, nil
 }
 
-// err2 tells which statement failed; the message of the server is what a person needs.
-func err2(f *schema.FileError) error {
+func texts(findings []schema.Finding) []string {
+	var out []string
+	for _, f := range findings {
+		out = append(out, f.String())
+	}
+	return out
+}
+
+// migrationError tells which statement failed; the message of the server is what a person needs.
+func migrationError(f *schema.FileError) error {
 	return &said{fmt.Sprintf("migration %v; the schema stays at the version before it", f), f}
 }
 
@@ -97,7 +125,7 @@ func (p *Pool) admin(at Admin) (*admin.Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := admin.New(admin.Options{DSN: at.dsn(ca), Log: p.log})
+	a, err := admin.New(admin.Options{DSN: at.dsn(ca), Dry: at.drift.Reporting(), Log: p.log})
 	if err != nil {
 		return nil, at.invalid(err.Error())
 	}
@@ -132,6 +160,9 @@ type said struct {
 func (s *said) Error() string { return s.words }
 func (s *said) Unwrap() error { return s.cause }
 
+// Detail is for the log: what the driver said.
+func (s *said) Detail() string { return s.cause.Error() }
+
 // interpret is the one place that says what an answer of Postgres means for a condition.
 func (a Admin) interpret(err error) error {
 	user, from := a.url.User.Username(), "Secret "+a.secret.String()
@@ -149,6 +180,9 @@ func (a Admin) interpret(err error) error {
 	case strings.HasPrefix(code, "28"):
 		return fault.Waiting(v1alpha1.ReasonDatabaseAuthFailed,
 			fmt.Sprintf("Postgres at %s refuses %s: correct username and password in %s", a, user, from))
+	case pg.NoConnect(err):
+		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("Postgres at %s does not let %s into the database, which belongs to "+
+			"somebody else: choose another spec.database.name, or grant %q CONNECT on it", a, user, user))
 	case code == "42501":
 		return fault.Waiting(v1alpha1.ReasonDatabaseAuthFailed,
 			fmt.Sprintf("Postgres at %s lets %s make no roles or databases: ALTER ROLE %q CREATEROLE CREATEDB", a, user, user))

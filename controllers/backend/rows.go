@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/fault"
@@ -54,7 +55,38 @@ func (p *Pool) EnsureAdmin(ctx context.Context, at Place, tenant store.TenantID,
 	if opens, err := opens(ctx, s, tenant, hash); err != nil || opens {
 		return interpretStore(err)
 	}
-	return fault.Waiting(v1alpha1.ReasonTokenConflict, "the published token was revoked: delete its Secret, and another is made")
+	return fault.Waiting(v1alpha1.ReasonTokenConflict, "the published token was revoked: set the annotation "+
+		naming.AnnotationRotate+" to a new value, and another is made")
+}
+
+// TokenSince tells when a token was made; the zero time where the tenant has no such token.
+func (p *Pool) TokenSince(ctx context.Context, at Place, tenant store.TenantID, token string) (time.Time, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return time.Time{}, err
+	}
+	seen, err := s.FindToken(store.WithTenant(ctx, tenant), naming.TokenHash(token))
+	if errors.Is(err, store.ErrNotFound) {
+		return time.Time{}, nil
+	}
+	return time.UnixMilli(seen.CreatedAtUnixMs), interpretStore(err)
+}
+
+// RevokeToken ends a token. Absent is success.
+func (p *Pool) RevokeToken(ctx context.Context, at Place, tenant store.TenantID, token string) error {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return err
+	}
+	ctx = store.WithTenant(ctx, tenant)
+	seen, err := s.FindToken(ctx, naming.TokenHash(token))
+	if err == nil && !seen.Revoked {
+		err = s.RevokeToken(ctx, seen.ID, actor)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return interpretStore(err)
 }
 
 // opens tells whether a token opens an admin account of the tenant.
@@ -92,7 +124,28 @@ func (p *Pool) EnsureTenant(ctx context.Context, at Place, want store.TenantRow)
 	if err != nil {
 		return store.TenantRow{}, err
 	}
-	row, err := s.EnsureTenant(ctx, want)
+	row, err := s.TenantBySlug(ctx, want.Slug)
+	var fields []string
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		fields = []string{"removed"}
+	case err != nil:
+		return row, interpretStore(err)
+	default:
+		fields = row.Differs(want)
+	}
+	what := "the row of tenant " + want.Slug
+	if len(fields) > 0 {
+		if err := at.Drift.Allow(what, fields...); err != nil {
+			return row, err
+		}
+	} else if row.Database == naming.DatabaseZero {
+		return row, nil
+	}
+	row, err = s.EnsureTenant(ctx, want) // what is elsewhere, or half made, it looks after itself
+	if err == nil && len(fields) > 0 {
+		at.Drift.Wrote(what, fields...)
+	}
 	return row, interpretStore(err)
 }
 
@@ -123,6 +176,16 @@ func (p *Pool) Tenants(ctx context.Context, at Place) ([]store.TenantRow, error)
 		return nil, err
 	}
 	rows, err := s.Tenants(ctx)
+	return rows, interpretStore(err)
+}
+
+// TenantsOf lists the tenants with a stream and those of some slugs, sorted by slug.
+func (p *Pool) TenantsOf(ctx context.Context, at Place, stream string, slugs []string) ([]store.TenantRow, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.TenantsOf(ctx, stream, slugs)
 	return rows, interpretStore(err)
 }
 
@@ -158,12 +221,22 @@ func (p *Pool) Lease(ctx context.Context, at Place, stream string) (store.LeaseS
 	return seen, interpretStore(err)
 }
 
-// DeadLetters counts those of a stream's tenants.
-func (p *Pool) DeadLetters(ctx context.Context, at Place, stream string) (int64, error) {
+// Backlog counts what a stream has not delivered, and what was set aside.
+func (p *Pool) Backlog(ctx context.Context, at Place, stream string) (store.Backlog, error) {
 	s, err := p.store(ctx, at)
 	if err != nil {
-		return 0, err
+		return store.Backlog{}, err
 	}
-	n, err := s.StreamDeadLetters(ctx, stream)
-	return n, interpretStore(err)
+	b, err := s.StreamBacklog(ctx, store.SweepQuery{Stream: stream})
+	return b, interpretStore(err)
+}
+
+// TenantBacklog counts the same of one tenant.
+func (p *Pool) TenantBacklog(ctx context.Context, at Place, row store.TenantRow) (store.Backlog, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return store.Backlog{}, err
+	}
+	b, err := s.StreamBacklog(ctx, store.SweepQuery{Stream: row.Stream, Tenant: row.ID})
+	return b, interpretStore(err)
 }

@@ -120,7 +120,7 @@ func blockedCondition(err error) metav1.Condition {
 
 // needsAttention: reasons that somebody has to act on. The others pass by themselves.
 func needsAttention(reason string) bool {
-	for _, form := range []string{"Unreachable", "Failed", "Invalid", "Conflict", "Reserved", "Blocked", v1alpha1.ReasonReleased} {
+	for _, form := range []string{"Unreachable", "Failed", "Invalid", "Conflict", "Reserved", "Blocked", "Contested", "Drift", "Unfit", v1alpha1.ReasonReleased} {
 		if strings.Contains(reason, form) {
 			return true
 		}

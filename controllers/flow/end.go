@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 	"errors"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -33,11 +34,22 @@ func (p *Pass[S]) End(ctx context.Context, report func(*S) Notes, err error) (re
 	if p.released || apierrors.IsConflict(err) {
 		return p.result(err)
 	}
+	p.tellRepairs()
 	p.report(report, err)
 	if werr := p.write(ctx); werr != nil {
 		return p.result(errors.Join(err, werr))
 	}
 	return p.result(err)
+}
+
+// tellRepairs says what was put back, in one event for the pass.
+func (p *Pass[S]) tellRepairs() {
+	repaired := p.drift.Repaired()
+	if len(repaired) == 0 {
+		return
+	}
+	p.frame.Metrics.repaired(p.obj, len(repaired))
+	p.event(normal, v1alpha1.ReasonDriftRepaired, "Somebody else had changed, and it is put back: "+strings.Join(repaired, ", "))
 }
 
 // report puts conditions and figures into the object's status.

@@ -15,6 +15,7 @@ type Object interface {
 	client.Object
 	Common() *v1alpha1.Status
 	Policy() v1alpha1.DeletionPolicy
+	DriftPolicy() v1alpha1.DriftPolicy
 }
 
 // recorder tells users what changed; events.EventRecorder is one.
@@ -26,6 +27,8 @@ type recorder interface {
 type Frame struct {
 	Client client.Client
 	Events recorder
+	// Metrics counts; nil counts nothing.
+	Metrics *Metrics
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 	// Spread turns a period into one of its neighbours, so that objects made together are not looked at together. Default:
@@ -62,4 +65,11 @@ func (f Frame) withDefaults() Frame {
 		}
 	}
 	return f
+}
+
+// Tell makes an event of an object that needs somebody.
+func (f Frame) Tell(obj client.Object, reason, note string) {
+	if f.Events != nil {
+		f.Events.Eventf(obj, nil, warning, reason, action, "%s", clip(note))
+	}
 }

@@ -8,8 +8,10 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/drift"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
@@ -28,6 +30,7 @@ type Pass[S any] struct {
 	frame Frame
 	obj   Object
 	scope *S
+	drift *drift.Ledger
 	// before is the object as it was last known to be stored; End writes the difference.
 	before client.Object
 
@@ -47,7 +50,11 @@ type outcome struct {
 // Begin starts a pass over obj, which was just read. steps are all steps of the kind, also for a pass that will run none:
 // they say which conditions there are.
 func Begin[S any](frame Frame, obj Object, scope *S, steps ...Step[S]) *Pass[S] {
-	p := &Pass[S]{frame: frame.withDefaults(), obj: obj, scope: scope, steps: steps}
+	settled := obj.GetGeneration() > 0 && obj.Common().ObservedGeneration == obj.GetGeneration()
+	p := &Pass[S]{
+		frame: frame.withDefaults(), obj: obj, scope: scope, steps: steps,
+		drift: drift.Open(settled, obj.DriftPolicy() == v1alpha1.DriftPolicyReport),
+	}
 	for _, step := range steps {
 		if p.outcome(step.Condition) == nil {
 			p.outcomes = append(p.outcomes, outcome{condition: step.Condition})
@@ -63,6 +70,9 @@ func (p *Pass[S]) remember() {
 
 // Paused reports whether the user asked us to write nothing.
 func (p *Pass[S]) Paused() bool { return p.obj.GetAnnotations()[naming.AnnotationPaused] == "true" }
+
+// Drift is asked before something is put back that somebody else changed.
+func (p *Pass[S]) Drift() *drift.Ledger { return p.drift }
 
 // Deleting reports whether the object is being deleted.
 func (p *Pass[S]) Deleting() bool { return !p.obj.GetDeletionTimestamp().IsZero() }
@@ -112,6 +122,7 @@ func (p *Pass[S]) Steps(ctx context.Context) error {
 			o.skipped = true
 		default:
 			o.err = p.run(ctx, step)
+			logDetail(ctx, step.Condition, o.err)
 		}
 	}
 	var errs []error
@@ -121,6 +132,14 @@ func (p *Pass[S]) Steps(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// logDetail logs what a condition leaves out: a message for users keeps still while the cause's words change.
+func logDetail(ctx context.Context, condition string, err error) {
+	var detailed interface{ Detail() string }
+	if errors.As(err, &detailed) {
+		log.FromContext(ctx).Info("Step failed", "condition", condition, "detail", detailed.Detail())
+	}
 }
 
 func (p *Pass[S]) run(ctx context.Context, step Step[S]) error {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/kube"
 )
@@ -36,7 +37,10 @@ type authority struct{ certificate, key []byte } // PEM
 
 // ensureCertificates makes the authority once, and the leaf anew when it nears its end or no longer fits.
 func (r *Reconciler) ensureCertificates(ctx context.Context, s *scope) error {
-	kept, err := kube.Keep(ctx, r.Children, s.server, s.secret(s.names.CA), func(have map[string][]byte) (map[string][]byte, error) {
+	if s.server.Spec.Server.TLSSecretRef != nil {
+		return r.resolveCertificate(ctx, s)
+	}
+	kept, err := kube.Keep(ctx, s.kids, s.server, s.secret(s.names.CA), func(have map[string][]byte) (map[string][]byte, error) {
 		if len(have[corev1.TLSCertKey]) > 0 && len(have[corev1.TLSPrivateKeyKey]) > 0 {
 			return nil, nil
 		}
@@ -49,7 +53,7 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, s *scope) error {
 	s.ca = authority{kept[corev1.TLSCertKey], kept[corev1.TLSPrivateKeyKey]}
 	secret := s.secret(s.names.TLS)
 	live := &corev1.Secret{}
-	if err := r.Children.Live.Get(ctx, client.ObjectKeyFromObject(secret), live); client.IgnoreNotFound(err) != nil {
+	if err := s.kids.Live.Get(ctx, client.ObjectKeyFromObject(secret), live); client.IgnoreNotFound(err) != nil {
 		return fault.Transient(v1alpha1.ReasonApplyFailed, fmt.Errorf("read Secret %s: %w", secret.Name, err))
 	}
 	secret.Type = corev1.SecretTypeTLS
@@ -65,7 +69,7 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, s *scope) error {
 		}
 		secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey] = leaf.certificate, leaf.key
 	}
-	_, err = kube.Apply(ctx, r.Children, s.server, secret)
+	_, err = kube.Apply(ctx, s.kids, s.server, secret)
 	return err
 }
 
@@ -74,6 +78,30 @@ func hostNames(service, namespace string) []string {
 	return []string{
 		service, service + "." + namespace, service + "." + namespace + ".svc", service + "." + namespace + ".svc.cluster.local", "localhost",
 	}
+}
+
+// resolveCertificate reads what somebody else renews, and sees that it is good for where the Servers are.
+func (r *Reconciler) resolveCertificate(ctx context.Context, s *scope) error {
+	data, key, err := backend.ReadCertificate(ctx, s.kids, s.server)
+	if err != nil {
+		return err
+	}
+	invalid := func(what string) error {
+		return fault.Waiting(v1alpha1.ReasonInvalidSecret, fmt.Sprintf("key %s of Secret %s: %s", corev1.TLSCertKey, key, what))
+	}
+	leaf, err := parseCertificate(data[corev1.TLSCertKey])
+	if err != nil {
+		return invalid(err.Error())
+	}
+	host := s.names.Server + "." + s.key.Namespace + ".svc"
+	if leaf.VerifyHostname(host) != nil {
+		return invalid("the certificate is not for " + host + ": add it to its names")
+	}
+	if !r.Now().Before(leaf.NotAfter) {
+		return invalid("the certificate is over: renew it")
+	}
+	s.ca = authority{certificate: data[backend.KeyCA]}
+	return nil
 }
 
 func newAuthority(name string, now time.Time) (authority, error) {

@@ -27,11 +27,11 @@ const (
 // nothing; connection strings are published once they open something.
 func (r *Reconciler) ensureDatabase(ctx context.Context, s *scope) (err error) {
 	spec := s.server.Spec.Database
-	if s.admin, err = backend.ReadAdmin(ctx, r.Children, client.ObjectKey{Namespace: s.key.Namespace, Name: spec.AdminSecretRef.Name}); err != nil {
+	if s.admin, err = backend.ReadAdmin(ctx, s.kids, client.ObjectKey{Namespace: s.key.Namespace, Name: spec.AdminSecretRef.Name}); err != nil {
 		return err
 	}
 	secret := s.secret(s.names.Databases)
-	kept, err := kube.Keep(ctx, r.Children, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
+	kept, err := kube.Keep(ctx, s.kids, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
 		return missingPasswords(have, r.Rand)
 	})
 	if err != nil {
@@ -45,7 +45,7 @@ func (r *Reconciler) ensureDatabase(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	s.database = &seen
-	logins, err := s.admin.Logins(spec.Name, passwords)
+	logins, err := s.admin.Logins(spec.Name, passwords, spec.Pooler)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (r *Reconciler) ensureDatabase(ctx context.Context, s *scope) (err error) {
 	if ca := s.admin.CA(); len(ca) > 0 {
 		secret.Data[backend.KeyDatabaseCA] = ca
 	}
-	_, err = kube.Apply(ctx, r.Children, s.server, secret)
+	_, err = kube.Apply(ctx, s.kids, s.server, secret)
 	s.logins = rendered
 	return err
 }

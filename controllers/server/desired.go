@@ -1,16 +1,20 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"path"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/config"
+	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
@@ -43,6 +47,15 @@ func (s *scope) selector(component string) *metav1.LabelSelector {
 // serverConfig is what a Server is told at its start.
 func (s *scope) serverConfig(at backend.Place) ([]byte, error) {
 	spec := s.server.Spec
+	lease, err1 := time.ParseDuration(spec.Sessions.Lease)
+	maxTurn, err2 := time.ParseDuration(spec.Sessions.MaxTurn)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fault.Terminal(v1alpha1.ReasonInvalidSpec, fmt.Errorf("spec.sessions: %w", err))
+	}
+	caFile := ""
+	if len(at.NATSCA) > 0 {
+		caFile = path.Join(dirNATS, backend.KeyCA)
+	}
 	return yaml.Marshal(config.Config{
 		Log:       config.Log{Level: spec.Telemetry.LogLevel},
 		Telemetry: config.Telemetry{Listen: fmt.Sprintf(":%d", naming.MetricsPort), OTLPEndpoint: spec.Telemetry.OTLPEndpoint},
@@ -50,9 +63,10 @@ func (s *scope) serverConfig(at backend.Place) ([]byte, error) {
 			DatabasesFile: path.Join(dirDatabases, backend.KeyDatabases), MaxConnections: int(spec.Database.MaxConnections),
 		},
 		Fabric: config.Fabric{
-			URLs: at.NATS, CredsFile: path.Join(dirNATS, backend.KeyCreds),
+			URLs: at.NATS, CredsFile: path.Join(dirNATS, backend.KeyCreds), CAFile: caFile,
 			CommandKeysFile: path.Join(dirCommandKey, backend.KeyCommandKeys), IssuerFile: path.Join(dirIssuer, keyIssuers),
 		},
+		Sessions: config.Sessions{Lease: config.Duration(lease), MaxTurn: config.Duration(maxTurn)},
 		Server: config.Server{
 			Listen: fmt.Sprintf(":%d", naming.ServerPort), RunnerURLs: at.NATS,
 			TLSCertFile: path.Join(dirTLS, corev1.TLSCertKey), TLSKeyFile: path.Join(dirTLS, corev1.TLSPrivateKeyKey),

@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -59,6 +60,11 @@ func (s *scope) natsService() *corev1.Service {
 	}
 }
 
+// natsDoors: Runners and tenants may be anywhere; nobody but the kubelet asks the monitor.
+func (s *scope) natsDoors() *networkingv1.NetworkPolicy {
+	return kube.Doors(s.meta(s.names.NATS, naming.ComponentNATS), s.selector(naming.ComponentNATS).MatchLabels, kube.Door{Port: portNATS})
+}
+
 func (s *scope) natsStatefulSet(images kube.Images, config string) *appsv1.StatefulSet {
 	storage := s.server.Spec.NATS.Managed.Storage
 	labels := kube.Labels(naming.LabelServer, s.key.Name, naming.ComponentNATS)
@@ -83,7 +89,7 @@ func (s *scope) natsStatefulSet(images kube.Images, config string) *appsv1.State
 				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 			},
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{claim},
-			Template: corev1.PodTemplateSpec{
+			Template: kube.Override(corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{naming.AnnotationHash: kube.Hash(config)}},
 				Spec: corev1.PodSpec{
 					AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false), SecurityContext: kube.RestrictedPod(),
@@ -91,7 +97,7 @@ func (s *scope) natsStatefulSet(images kube.Images, config string) *appsv1.State
 					Containers:                    []corev1.Container{s.natsContainer(images)},
 					Volumes:                       []corev1.Volume{kube.ConfigVolume("config", s.names.NATS)},
 				},
-			},
+			}, s.server.Spec.NATS.Managed.Pod),
 		},
 	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -51,6 +52,12 @@ func (s *scope) serverBudget() *policyv1.PodDisruptionBudget {
 	}
 }
 
+// serverDoors: clients may be anywhere, and so may who reads metrics.
+func (s *scope) serverDoors() *networkingv1.NetworkPolicy {
+	return kube.Doors(s.meta(s.names.Server, naming.ComponentServer), s.selector(naming.ComponentServer).MatchLabels,
+		kube.Door{Port: portAPI}, kube.Door{Port: portMetrics})
+}
+
 // serverDeployment runs the Servers. hash is that of everything a Server reads only once.
 func (s *scope) serverDeployment(images kube.Images, hash string) *appsv1.Deployment {
 	spec := s.server.Spec
@@ -64,7 +71,7 @@ func (s *scope) serverDeployment(images kube.Images, hash string) *appsv1.Deploy
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
 				MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1)),
 			}},
-			Template: corev1.PodTemplateSpec{
+			Template: kube.Override(corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{naming.AnnotationHash: hash}},
 				Spec: corev1.PodSpec{
 					ServiceAccountName: s.names.Server, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
@@ -77,13 +84,13 @@ func (s *scope) serverDeployment(images kube.Images, hash string) *appsv1.Deploy
 					Volumes: []corev1.Volume{
 						kube.ConfigVolume("config", s.names.Server),
 						kube.SecretVolume("databases", s.names.Databases, s.databaseFiles()...),
-						kube.SecretVolume("nats", s.names.Server, backend.KeyCreds),
+						kube.SecretVolume("nats", s.names.Server, s.natsFiles()...),
 						kube.SecretVolume("command-key", s.names.CommandKey, backend.KeyCommandKeys),
 						kube.SecretVolume("issuer", s.names.Issuer, keyIssuers),
-						kube.SecretVolume("tls", s.names.TLS, corev1.TLSCertKey, corev1.TLSPrivateKeyKey),
+						kube.SecretVolume("tls", s.tlsSecret(), corev1.TLSCertKey, corev1.TLSPrivateKeyKey),
 					},
 				},
-			},
+			}, spec.Server.Pod),
 		},
 	}
 }
@@ -93,6 +100,22 @@ func (s *scope) databaseFiles() []string {
 	files := []string{backend.KeyDatabases}
 	if len(s.admin.CA()) > 0 {
 		files = append(files, backend.KeyDatabaseCA)
+	}
+	return files
+}
+
+// tlsSecret is where the Servers' certificate is.
+func (s *scope) tlsSecret() string {
+	if ref := s.server.Spec.Server.TLSSecretRef; ref != nil {
+		return ref.Name
+	}
+	return s.names.TLS
+}
+
+func (s *scope) natsFiles() []string {
+	files := []string{backend.KeyCreds}
+	if s.identity.external != nil && len(s.identity.external.CA) > 0 {
+		files = append(files, backend.KeyCA)
 	}
 	return files
 }

@@ -34,6 +34,7 @@ func goldenScope(t *testing.T, edit func(*v1alpha1.CompassServerSpec)) *scope {
 	s.Spec.NATS.Managed = v1alpha1.ManagedNATSSpec{Storage: v1alpha1.StorageSpec{Size: resource.MustParse("5Gi")}, SyncInterval: "100ms"}
 	s.Spec.Server.Service.Type = corev1.ServiceTypeClusterIP
 	s.Spec.Telemetry.LogLevel = "info"
+	s.Spec.Sessions = v1alpha1.SessionsSpec{Lease: "30s", MaxTurn: "0s"}
 	if edit != nil {
 		edit(&s.Spec)
 	}
@@ -68,6 +69,10 @@ func TestDesiredObjects(t *testing.T) {
 			spec.NATS.Managed.Storage.ClassName = "fast"
 			spec.NATS.Managed.SyncInterval = "always"
 			spec.NATS.Managed.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+			spec.NATS.Managed.Pod = v1alpha1.PodOverrides{NodeSelector: map[string]string{"disk": "fast"}, PriorityClassName: "high"}
+			spec.Server.Pod = everyOverride()
+			spec.Server.TLSSecretRef = &v1alpha1.LocalReference{Name: "mine"}
+			spec.Sessions = v1alpha1.SessionsSpec{Lease: "10s", MaxTurn: "1h"}
 			spec.Telemetry = v1alpha1.TelemetrySpec{LogLevel: "debug", OTLPEndpoint: "otel.example:4317"}
 		},
 	} {
@@ -88,9 +93,25 @@ func TestDesiredObjects(t *testing.T) {
 			}
 			nats = strings.ReplaceAll(nats, s.identity.keys.System.Identity.Public(), "SYSTEM")
 			got := render(t, s.natsConfigMap(nats), s.natsService(), s.natsStatefulSet(images, "conf"), s.serverConfigMap(text),
-				s.serverAccount(), s.serverService(), s.serverBudget(), s.serverDeployment(images, "hash"))
+				s.serverAccount(), s.serverService(), s.serverBudget(), s.natsDoors(), s.serverDoors(), s.serverDeployment(images, "hash"))
 			golden(t, name+".yaml", got)
 		})
+	}
+}
+
+// everyOverride is one of each.
+func everyOverride() v1alpha1.PodOverrides {
+	return v1alpha1.PodOverrides{
+		Labels: map[string]string{"team": "x", "compass.rigel.build/component": "other"}, Annotations: map[string]string{"note": "y"},
+		Env:          []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "200MiB"}},
+		NodeSelector: map[string]string{"disk": "fast"}, Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}},
+		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelTopologyZone,
+		}}}},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+		}},
+		PriorityClassName: "high", SecurityContext: &corev1.PodSecurityContext{RunAsUser: new(int64(1000))},
 	}
 }
 

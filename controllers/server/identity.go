@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -38,16 +37,20 @@ type identity struct {
 	keys     fabric.Keys
 	operator string // JWT
 	system   string // JWT of the system account
+	external *backend.External
 }
 
 // ensureIdentity makes the keys, once. They are never made anew: whoever lost them has to say so, because everything that
 // NATS holds is bound to them.
 func (r *Reconciler) ensureIdentity(ctx context.Context, s *scope) error {
+	if s.server.ExternalNATS() != nil {
+		return r.ensureExternalIdentity(ctx, s)
+	}
 	if err := r.mustNotBeLost(ctx, s); err != nil {
 		return err
 	}
 	owner := backend.Owner(s.key)
-	kept, err := kube.Keep(ctx, r.Children, nil, s.secret(s.names.Keys), func(have map[string][]byte) (map[string][]byte, error) {
+	kept, err := kube.Keep(ctx, s.kids, nil, s.secret(s.names.Keys), func(have map[string][]byte) (map[string][]byte, error) {
 		return missingIdentity(have, owner)
 	})
 	if err != nil {
@@ -58,6 +61,32 @@ func (r *Reconciler) ensureIdentity(ctx context.Context, s *scope) error {
 		return damaged(s, err)
 	}
 	s.identity = &identity{keys: keys, operator: string(kept[keyOperatorJWT]), system: string(kept[keySystemJWT])}
+	return r.ensureProcessKeys(ctx, s)
+}
+
+// ensureExternalIdentity is the same where somebody else's operator signs: only our own accounts have keys here.
+func (r *Reconciler) ensureExternalIdentity(ctx context.Context, s *scope) error {
+	x, err := backend.ReadExternal(ctx, s.kids, s.key.Namespace, s.server.ExternalNATS())
+	if err != nil {
+		return err
+	}
+	kept, err := kube.Keep(ctx, s.kids, nil, s.secret(s.names.Keys), func(have map[string][]byte) (map[string][]byte, error) {
+		_, added, err := fabric.CompleteExternalKeys(have, x.Signer)
+		return added, err
+	})
+	if err != nil {
+		return err
+	}
+	keys, _, err := fabric.CompleteExternalKeys(kept, x.Signer)
+	if err != nil {
+		return damaged(s, err)
+	}
+	s.identity = &identity{keys: keys, external: &x}
+	return r.ensureProcessKeys(ctx, s)
+}
+
+// ensureProcessKeys makes what Servers and workers sign with.
+func (r *Reconciler) ensureProcessKeys(ctx context.Context, s *scope) error {
 	if err := r.ensureCommandKey(ctx, s); err != nil {
 		return err
 	}
@@ -71,7 +100,7 @@ func (r *Reconciler) mustNotBeLost(ctx context.Context, s *scope) error {
 		return nil
 	}
 	key := client.ObjectKey{Namespace: s.key.Namespace, Name: s.names.Keys}
-	_, err := kube.Read(ctx, r.Children, key)
+	_, err := kube.Read(ctx, s.kids, key)
 	if fault.IsWaiting(err) {
 		return fault.Waiting(v1alpha1.ReasonIdentityConflict, fmt.Sprintf("Secret %s with operator key %s is gone, and NATS trusts no other: "+
 			"restore it from a backup, or delete this object, the StatefulSet's volumes and then create it anew", key, seen.OperatorKey))
@@ -104,6 +133,9 @@ func missingIdentity(have map[string][]byte, owner string) (map[string][]byte, e
 }
 
 func damaged(s *scope, err error) error {
+	if err == nil {
+		return nil // not whole: nothing was made with them
+	}
 	return fault.Waiting(v1alpha1.ReasonInvalidSecret,
 		fmt.Sprintf("Secret %s/%s: %v: restore it from a backup", s.key.Namespace, s.names.Keys, err))
 }
@@ -115,7 +147,7 @@ type commandKey struct {
 
 // ensureCommandKey makes the key that signs what is sent to Runners.
 func (r *Reconciler) ensureCommandKey(ctx context.Context, s *scope) error {
-	_, err := kube.Keep(ctx, r.Children, s.server, s.secret(s.names.CommandKey), func(have map[string][]byte) (map[string][]byte, error) {
+	_, err := kube.Keep(ctx, s.kids, s.server, s.secret(s.names.CommandKey), func(have map[string][]byte) (map[string][]byte, error) {
 		if len(have[backend.KeyCommandKeys]) > 0 {
 			return nil, nil
 		}
@@ -141,21 +173,26 @@ func (r *Reconciler) ensureIssuers(ctx context.Context, s *scope) error {
 	}
 	secret := s.secret(s.names.Issuer)
 	secret.Data = map[string][]byte{keyIssuers: text}
-	_, err = kube.Apply(ctx, r.Children, s.server, secret)
+	_, err = kube.Apply(ctx, s.kids, s.server, secret)
 	return err
 }
 
-// ensureCreds makes the NATS user that Servers are.
-func (r *Reconciler) ensureCreds(ctx context.Context, s *scope) (*corev1.Secret, error) {
+// ensureCreds makes the NATS user that Servers are, and keeps what verifies NATS beside it.
+func (r *Reconciler) ensureCreds(ctx context.Context, s *scope, at backend.Place) error {
 	secret := s.secret(s.names.Server)
-	_, err := kube.Keep(ctx, r.Children, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
+	kept, err := kube.Keep(ctx, s.kids, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
 		if len(have[backend.KeyCreds]) > 0 {
 			return nil, nil
 		}
 		creds, err := backend.Creds(s.identity.keys.Compass, fabric.RoleServer, "", r.Now())
 		return map[string][]byte{backend.KeyCreds: creds}, err
 	})
-	return secret, err
+	if err != nil || len(at.NATSCA) == 0 {
+		return err
+	}
+	secret.Data = map[string][]byte{backend.KeyCreds: kept[backend.KeyCreds], backend.KeyCA: at.NATSCA}
+	_, err = kube.Apply(ctx, s.kids, s.server, secret)
+	return err
 }
 
 // issuers are the fleets that Servers may let in, by name.

@@ -16,17 +16,27 @@ import (
 
 // ensureNATS runs NATS in operator mode, knowing its system account; the other accounts are pushed to it.
 func (r *Reconciler) ensureNATS(ctx context.Context, s *scope) error {
+	if s.server.ExternalNATS() != nil {
+		at, err := s.place()
+		if err != nil {
+			return err
+		}
+		return r.Systems.Transport.Probe(ctx, at)
+	}
 	config, err := s.natsConfig()
 	if err != nil {
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.server, s.natsConfigMap(config)); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.natsConfigMap(config)); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.server, s.natsService()); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.natsService()); err != nil {
 		return err
 	}
-	set, err := kube.Apply(ctx, r.Children, s.server, s.natsStatefulSet(r.Images, config))
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.natsDoors()); err != nil {
+		return err
+	}
+	set, err := kube.Apply(ctx, s.kids, s.server, s.natsStatefulSet(r.Images, config))
 	if err != nil {
 		return err
 	}
@@ -58,7 +68,7 @@ func (r *Reconciler) ensureAccounts(ctx context.Context, s *scope) error {
 		return err
 	}
 	owner := backend.Owner(s.key)
-	seen, err := r.Systems.Transport.EnsureAccounts(ctx, at, natsServers,
+	seen, err := r.Systems.Transport.EnsureAccounts(ctx, at, at.Servers,
 		fabric.CompassAccount(s.identity.keys, owner), fabric.RunnersAccount(s.identity.keys, owner))
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,23 +39,26 @@ func (r *Reconciler) ensurePlatform(ctx context.Context, s *scope) error {
 	return err
 }
 
-// ensureAdmin publishes the platform admin's token. It is stored before Postgres hears of it.
+// adminOverlap is how long the platform admin's former token is good beside a new one.
+const adminOverlap = 24 * time.Hour
+
+// ensureAdmin publishes the platform admin's token, a copy of the one that is kept with the keys. It is replaced when the
+// annotation asks.
 func (r *Reconciler) ensureAdmin(ctx context.Context, s *scope, at backend.Place) error {
-	secret := s.secret(s.names.Admin)
-	kept, err := kube.Keep(ctx, r.Children, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
-		if len(have[backend.KeyToken]) > 0 {
-			return nil, nil
-		}
-		token, err := r.ids.Token(string(store.BootstrapTenantID))
-		return map[string][]byte{backend.KeyToken: []byte(token)}, err
+	if s.identity == nil { // a Secret of keys must never begin with a token: it would pass for a new installation
+		return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "the keys of NATS are not made yet: see condition FabricReady")
+	}
+	keeper := backend.TokenKeeper{
+		Tokens: r.Systems.Platform, Kids: s.kids, Secret: s.secret(s.names.Keys), Tenant: store.BootstrapTenantID,
+		Mint: func() (string, error) { return r.ids.Token(string(store.BootstrapTenantID)) },
+	}
+	token, err := keeper.Keep(ctx, at, backend.TokenLife{
+		Asked: s.server.Annotations[v1alpha1.AnnotationRotate], Overlap: adminOverlap, Now: r.Now(),
 	})
 	if err != nil {
 		return err
 	}
-	if err := r.Systems.Platform.EnsureAdmin(ctx, at, store.BootstrapTenantID, string(kept[backend.KeyToken])); err != nil {
-		return err
-	}
-	return r.publish(ctx, s, at, secret, kept[backend.KeyToken])
+	return r.publish(ctx, s, at, s.secret(s.names.Admin), token.Text)
 }
 
 // ensureEnrolment publishes an enrolment token. One lets one Runner in; when it was used, the next one takes its place.
@@ -64,7 +68,7 @@ func (r *Reconciler) ensureEnrolment(ctx context.Context, s *scope, at backend.P
 		token, err := r.ids.RunnerToken(naming.SharedFleet)
 		return map[string][]byte{backend.KeyToken: []byte(token)}, err
 	}
-	kept, err := kube.Keep(ctx, r.Children, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
+	kept, err := kube.Keep(ctx, s.kids, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
 		if len(have[backend.KeyToken]) > 0 {
 			return nil, nil
 		}
@@ -94,14 +98,14 @@ func (r *Reconciler) ensureEnrolment(ctx context.Context, s *scope, at backend.P
 // publish writes what somebody needs to call the API with a token.
 func (r *Reconciler) publish(ctx context.Context, s *scope, at backend.Place, secret *corev1.Secret, token []byte) error {
 	secret.Data = map[string][]byte{backend.KeyURL: []byte(at.Endpoint), backend.KeyToken: token, backend.KeyCA: at.CA}
-	_, err := kube.Apply(ctx, r.Children, s.server, secret)
+	_, err := kube.Apply(ctx, s.kids, s.server, secret)
 	return err
 }
 
 // countStreams counts those that refer to this server, which live in its namespace.
 func (r *Reconciler) countStreams(ctx context.Context, s *scope) (int32, error) {
 	list := &v1alpha1.DeliveryStreamList{}
-	if err := r.Children.Client.List(ctx, list, client.InNamespace(s.key.Namespace)); err != nil {
+	if err := s.kids.Client.List(ctx, list, client.InNamespace(s.key.Namespace)); err != nil {
 		return 0, fault.Transient(v1alpha1.ReasonReconcileFailed, err)
 	}
 	n := int32(0)

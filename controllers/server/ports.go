@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,10 @@ type platform interface {
 	EnsureSystem(ctx context.Context, at backend.Place) error
 	// EnsureAdmin makes a tenant's admin account, and sees that the token opens it.
 	EnsureAdmin(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
+	// TokenSince tells when a token was made; the zero time where there is none.
+	TokenSince(ctx context.Context, at backend.Place, tenant store.TenantID, token string) (time.Time, error)
+	// RevokeToken ends a token. Absent is success.
+	RevokeToken(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
 	// EnsureEnrolment stores an enrolment token's hash, and tells whether it can still enrol somebody.
 	EnsureEnrolment(ctx context.Context, at backend.Place, token string) (usable bool, err error)
 	CountTenants(ctx context.Context, at backend.Place) (int64, error)
@@ -32,8 +37,12 @@ type platform interface {
 
 // transport is NATS as its operator sees it.
 type transport interface {
+	// Probe sees that somebody else's NATS is fit for us.
+	Probe(ctx context.Context, at backend.Place) error
 	// EnsureAccounts pushes what differs, reads it back from every server, and lets a probe user in.
 	EnsureAccounts(ctx context.Context, at backend.Place, servers int, accounts ...fabric.Account) (backend.NATSSeen, error)
+	// RemoveAccount verifies that no server holds it. Absent is success.
+	RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error
 }
 
 // sessions are what is kept open of a server.

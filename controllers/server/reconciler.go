@@ -58,6 +58,7 @@ type scope struct {
 	server *v1alpha1.CompassServer
 	key    client.ObjectKey
 	names  naming.ServerChildren
+	kids   kube.Children
 
 	admin     backend.Admin
 	logins    []byte // connection strings, as <name>-databases has them
@@ -76,11 +77,16 @@ type scope struct {
 // place is where the server's systems are, as far as this pass knows.
 func (s *scope) place() (backend.Place, error) {
 	p := backend.Place{
-		Server: s.key, DatabaseCA: s.admin.CA(), NATS: []string{backend.NATSURL(s.key, s.names.NATS)},
+		Server: s.key, Drift: s.kids.Drift, DatabaseCA: s.admin.CA(), NATS: []string{backend.NATSURL(s.key, s.names.NATS)},
 		Endpoint: backend.Endpoint(s.key, s.names.Server), CA: s.ca.certificate,
 	}
+	p.Servers = natsServers
 	if s.identity != nil {
 		p.Keys = s.identity.keys
+		if s.identity.external != nil {
+			p.Enter(*s.identity.external)
+			p.Servers = 0 // as many as answer
+		}
 	}
 	if len(s.logins) == 0 {
 		return p, nil
@@ -95,6 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, server *v1alpha1.CompassServ
 	s := &scope{server: server, key: client.ObjectKeyFromObject(server)}
 	p := flow.Begin(r.Frame, server, s, r.steps()...)
 	defer func() { res, err = p.End(ctx, report, err) }()
+	s.kids = r.Children.In(p.Drift())
 
 	if s.names, err = naming.ServerChildrenOf(server.Name); err != nil {
 		return res, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
@@ -103,8 +110,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, server *v1alpha1.CompassServ
 		return res, nil
 	}
 	if p.Deleting() {
-		r.Systems.Sessions.Forget(s.key)
-		return res, p.Teardown(ctx, r.removeWorkloads, r.removeDatabase, r.removeIdentity)
+		defer r.Systems.Sessions.Forget(s.key)
+		return res, p.Teardown(ctx, r.removeWorkloads, r.removeAccounts, r.removeDatabase, r.removeIdentity)
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
 		return res, err

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/fault"
@@ -27,27 +28,48 @@ func (r *Reconciler) ensureServers(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fmt.Errorf("render configuration: %w", err)
 	}
-	if _, err := r.ensureCreds(ctx, s); err != nil {
+	if err := r.ensureCreds(ctx, s, at); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.server, s.serverConfigMap(text)); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.serverConfigMap(text)); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.server, s.serverAccount()); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.serverAccount()); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.server, s.serverService()); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.serverService()); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.server, s.serverBudget()); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.serverBudget()); err != nil {
 		return err
 	}
-	dep, err := kube.Apply(ctx, r.Children, s.server, s.serverDeployment(r.Images, kube.Hash(string(text), string(s.logins))))
+	if _, err := kube.Apply(ctx, s.kids, s.server, s.serverDoors()); err != nil {
+		return err
+	}
+	want := s.serverDeployment(r.Images, kube.Hash(string(text), string(s.logins)))
+	if err := s.leaveScale(ctx, want); err != nil {
+		return err
+	}
+	dep, err := kube.Apply(ctx, s.kids, s.server, want)
 	if err != nil {
 		return err
 	}
 	s.deployed, s.available = true, dep.Status.AvailableReplicas
 	return availability(dep, s.selector(naming.ComponentServer).MatchLabels)
+}
+
+// leaveScale: a number of replicas that the spec leaves open is somebody else's. Until that one has set it, it stays what it
+// is: to give up a field that nobody else has would make it one.
+func (s *scope) leaveScale(ctx context.Context, want *appsv1.Deployment) error {
+	if want.Spec.Replicas != nil {
+		return nil
+	}
+	live := &appsv1.Deployment{}
+	err := s.kids.Client.Get(ctx, client.ObjectKeyFromObject(want), live)
+	if err == nil && kube.SetBy(live, "f:spec", "f:replicas") == "" {
+		want.Spec.Replicas = live.Spec.Replicas
+	}
+	return client.IgnoreNotFound(err)
 }
 
 // availability judges what the Deployment says of the newest generation. One that is stuck says why.

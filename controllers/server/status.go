@@ -15,8 +15,9 @@ func report(s *scope) flow.Notes {
 		status.Schema = &v1alpha1.SchemaStatus{Version: int32(s.schema.Version), Latest: int32(s.schema.Latest)} //nolint:gosec // small
 	}
 	if s.nats != nil {
-		status.NATS = &v1alpha1.NATSStatus{
-			Version: s.nats.Version, OperatorKey: s.identity.keys.Operator.Public(), Servers: int32(s.nats.Servers), //nolint:gosec // small
+		status.NATS = &v1alpha1.NATSStatus{Version: s.nats.Version, Servers: int32(s.nats.Servers)} //nolint:gosec // small
+		if s.identity.external == nil {
+			status.NATS.OperatorKey = s.identity.keys.Operator.Public()
 		}
 	}
 	if s.looked {

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -27,6 +28,7 @@ const (
 	dirNATS       = "/etc/compass/nats"
 	dirCommandKey = "/etc/compass/command-key"
 	keyConfig     = "config.yaml"
+	keyNATSCA     = "nats-ca.crt" // beside that of Postgres in the worker's Secret
 
 	portMetrics = "metrics"
 	// nodeLost is how long a worker's pod stays bound to a node that does not answer: the lease is over long before (F6).
@@ -70,7 +72,7 @@ func (s *scope) workerConfig() ([]byte, error) {
 			DatabasesFile: path.Join(dirDatabases, backend.KeyDatabases), MaxConnections: int(server.Database.MaxConnections),
 		},
 		Fabric: config.Fabric{
-			URLs: s.at.NATS, CredsFile: path.Join(dirNATS, backend.KeyCreds),
+			URLs: s.at.NATS, CredsFile: path.Join(dirNATS, backend.KeyCreds), CAFile: s.natsCAFile(),
 			CommandKeysFile: path.Join(dirCommandKey, backend.KeyCommandKeys),
 		},
 		Delivery: config.Delivery{
@@ -84,6 +86,13 @@ func (s *scope) workerConfig() ([]byte, error) {
 	}
 	text, err := yaml.Marshal(c)
 	return text, errors.Join(append(ds.errs, err)...)
+}
+
+func (s *scope) natsCAFile() string {
+	if len(s.at.NATSCA) == 0 {
+		return ""
+	}
+	return path.Join(dirNATS, keyNATSCA)
 }
 
 // workerDatabases are the connection strings that a worker has: it makes no tenants.
@@ -115,6 +124,11 @@ func (s *scope) workerAccount() *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: s.meta(naming.ComponentDelivery), AutomountServiceAccountToken: new(false)}
 }
 
+// workerDoors: a worker is asked for its metrics and for nothing else.
+func (s *scope) workerDoors() *networkingv1.NetworkPolicy {
+	return kube.Doors(s.meta(naming.ComponentDelivery), kube.Selector(naming.LabelStream, s.key.Name, naming.ComponentDelivery), kube.Door{Port: portMetrics})
+}
+
 // workerDeployment runs the one worker. Recreate, because two must not meet; the fence holds where this does not.
 func (s *scope) workerDeployment(images kube.Images, commandKey, hash string) *appsv1.Deployment {
 	image, pull := images.CompassFor(s.server.Spec.Image)
@@ -133,7 +147,7 @@ func (s *scope) workerDeployment(images kube.Images, commandKey, hash string) *a
 			Replicas: &replicas, RevisionHistoryLimit: new(int32(3)),
 			Selector: &metav1.LabelSelector{MatchLabels: kube.Selector(naming.LabelStream, s.key.Name, naming.ComponentDelivery)},
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
-			Template: corev1.PodTemplateSpec{
+			Template: kube.Override(corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{naming.AnnotationHash: hash}},
 				Spec: corev1.PodSpec{
 					ServiceAccountName: s.names.Worker, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
@@ -142,13 +156,21 @@ func (s *scope) workerDeployment(images kube.Images, commandKey, hash string) *a
 					Containers: []corev1.Container{s.workerContainer(image, pull)},
 					Volumes: []corev1.Volume{
 						kube.ConfigVolume("config", s.names.Worker), kube.SecretVolume("databases", s.names.Worker, files...),
-						kube.SecretVolume("nats", s.names.Worker, backend.KeyCreds),
+						kube.SecretVolume("nats", s.names.Worker, s.natsFiles()...),
 						kube.SecretVolume("command-key", commandKey, backend.KeyCommandKeys),
 					},
 				},
-			},
+			}, s.stream.Spec.Worker.Pod),
 		},
 	}
+}
+
+func (s *scope) natsFiles() []string {
+	files := []string{backend.KeyCreds}
+	if len(s.at.NATSCA) > 0 {
+		files = append(files, keyNATSCA)
+	}
+	return files
 }
 
 // tolerations: a worker whose node is lost is replaced soon.
@@ -168,8 +190,11 @@ func (s *scope) workerContainer(image string, pull corev1.PullPolicy) corev1.Con
 	}
 	return corev1.Container{
 		Name: naming.ComponentDelivery, Image: image, ImagePullPolicy: pull,
-		Command:   []string{"/compass"},
-		Args:      []string{"delivery", "--config", dirConfig + "/" + keyConfig},
+		Command: []string{"/compass"},
+		Args:    []string{"delivery", "--config", dirConfig + "/" + keyConfig},
+		Env: []corev1.EnvVar{{Name: config.EnvPod, ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"},
+		}}},
 		Ports:     []corev1.ContainerPort{{Name: portMetrics, ContainerPort: naming.MetricsPort, Protocol: corev1.ProtocolTCP}},
 		Resources: s.stream.Spec.Worker.Resources, SecurityContext: kube.RestrictedContainer(),
 		StartupProbe:   &corev1.Probe{ProbeHandler: probe("/healthz"), PeriodSeconds: 2, TimeoutSeconds: 5, FailureThreshold: 90},

@@ -71,7 +71,7 @@ func TestDesiredObjects(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got bytes.Buffer
-			for _, o := range []client.Object{s.workerConfigMap(text), s.workerAccount(), s.workerDeployment(images, "main-command-key", "hash")} {
+			for _, o := range []client.Object{s.workerConfigMap(text), s.workerAccount(), s.workerDoors(), s.workerDeployment(images, "main-command-key", "hash")} {
 				gvk, err := apiutil.GVKForObject(o, scheme.Scheme)
 				if err != nil {
 					t.Fatal(err)

@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
@@ -19,10 +22,9 @@ type plan struct {
 
 type conflict struct{ slug, holder string }
 
-// desirePlacements is pure. A stream wants a tenant that it names, and, with all, every tenant that no other stream names.
-// Whoever carries a tenant and still wants it keeps it.
-func desirePlacements(self *v1alpha1.DeliveryStream, all []v1alpha1.DeliveryStream, tenants []store.TenantRow) plan { //nolint:gocyclo // one case for each way that a tenant is claimed
-	claims := claimsOf(all)
+// desirePlacements is pure. A stream wants a tenant that it names or selects, and, with all, every tenant that no other
+// stream names or selects. Whoever carries a tenant and still wants it keeps it.
+func desirePlacements(self *v1alpha1.DeliveryStream, claims claims, tenants []store.TenantRow) plan { //nolint:gocyclo // one case for each way that a tenant is claimed
 	var p plan
 	there := map[string]bool{}
 	for _, t := range tenants {
@@ -52,10 +54,11 @@ func desirePlacements(self *v1alpha1.DeliveryStream, all []v1alpha1.DeliveryStre
 // claims are what the streams of one server ask for. One that is being deleted asks for nothing.
 type claims struct {
 	all   []string                   // streams with all, oldest first
-	named map[string]map[string]bool // slug → streams
+	named map[string]map[string]bool // slug → streams that name or select it
 }
 
-func claimsOf(streams []v1alpha1.DeliveryStream) claims {
+// claimsOf judges the streams of one server. tagged are the labels of each tenant that has a CompassTenant, by its slug.
+func claimsOf(streams []v1alpha1.DeliveryStream, tagged map[string]labels.Set) claims {
 	c := claims{named: map[string]map[string]bool{}}
 	sorted := slices.Clone(streams)
 	slices.SortFunc(sorted, func(a, b v1alpha1.DeliveryStream) int {
@@ -70,7 +73,7 @@ func claimsOf(streams []v1alpha1.DeliveryStream) claims {
 		case s.Spec.Tenants.All:
 			c.all = append(c.all, s.Name)
 		default:
-			for _, slug := range s.Spec.Tenants.Names {
+			for _, slug := range append(selected(s.Spec.Tenants.Selector, tagged), s.Spec.Tenants.Names...) {
 				if c.named[slug] == nil {
 					c.named[slug] = map[string]bool{}
 				}
@@ -79,6 +82,21 @@ func claimsOf(streams []v1alpha1.DeliveryStream) claims {
 		}
 	}
 	return c
+}
+
+// selected are the slugs whose labels match. A selector that cannot be read matches nobody; its own stream says so.
+func selected(selector *metav1.LabelSelector, tagged map[string]labels.Set) []string {
+	match, err := metav1.LabelSelectorAsSelector(selector)
+	if selector == nil || err != nil {
+		return nil
+	}
+	var out []string
+	for slug, set := range tagged {
+		if match.Matches(set) {
+			out = append(out, slug)
+		}
+	}
+	return out
 }
 
 func (c claims) names(stream, slug string) bool { return c.named[slug][stream] }
@@ -92,3 +110,22 @@ func (c claims) wants(stream, slug string) bool {
 }
 
 func (c claims) wantedByAnybody(slug string) bool { return len(c.named[slug]) > 0 || len(c.all) > 0 }
+
+// MayClaim reports whether a stream could want a tenant of that slug and those labels.
+func MayClaim(d *v1alpha1.DeliveryStream, slug string, set labels.Set) bool {
+	t := d.Spec.Tenants
+	if t.All || slices.Contains(t.Names, slug) {
+		return true
+	}
+	match, err := metav1.LabelSelectorAsSelector(t.Selector)
+	return t.Selector != nil && err == nil && match.Matches(set)
+}
+
+// Rivals reports whether what one stream asks for could change what the other carries.
+func Rivals(one, other *v1alpha1.DeliveryStream) bool {
+	wide := func(d *v1alpha1.DeliveryStream) bool { return d.Spec.Tenants.All || d.Spec.Tenants.Selector != nil }
+	if one.Name == other.Name || wide(one) || wide(other) {
+		return true
+	}
+	return slices.ContainsFunc(one.Spec.Tenants.Names, func(slug string) bool { return slices.Contains(other.Spec.Tenants.Names, slug) })
+}

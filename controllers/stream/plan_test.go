@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -18,6 +19,12 @@ func streamOf(name string, age int, slugs ...string) v1alpha1.DeliveryStream {
 		Name: name, CreationTimestamp: metav1.NewTime(time.Date(2030, 1, 1, 0, 0, -age, 0, time.UTC)),
 	}}
 	d.Spec.Tenants = v1alpha1.TenantSelection{All: len(slugs) == 0, Names: slugs}
+	return d
+}
+
+func selecting(name string, age int, key, value string) v1alpha1.DeliveryStream {
+	d := streamOf(name, age)
+	d.Spec.Tenants = v1alpha1.TenantSelection{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}}
 	return d
 }
 
@@ -40,6 +47,7 @@ func TestDesirePlacements(t *testing.T) {
 		self    v1alpha1.DeliveryStream
 		others  []v1alpha1.DeliveryStream
 		tenants []store.TenantRow
+		tagged  map[string]labels.Set
 		want    plan
 	}{
 		"all takes who is free": {
@@ -83,6 +91,22 @@ func TestDesirePlacements(t *testing.T) {
 			self: streamOf("young", 0), others: []v1alpha1.DeliveryStream{streamOf("old", 1)}, tenants: []store.TenantRow{row("a", "")},
 			want: plan{},
 		},
+		"a label takes a tenant": {
+			self: selecting("s", 0, "tier", "gold"), others: []v1alpha1.DeliveryStream{streamOf("rest", 1)},
+			tenants: []store.TenantRow{row("a", "rest"), row("b", "rest"), row("c", "rest")},
+			tagged:  map[string]labels.Set{"a": {"tier": "gold"}, "b": {"tier": "tin"}},
+			want:    plan{take: []store.TenantRow{row("a", "rest")}},
+		},
+		"another label gives it away": {
+			reason: "who wants it takes it; one edit, of the tenant alone, moves it",
+			self:   selecting("s", 0, "tier", "gold"), others: []v1alpha1.DeliveryStream{selecting("o", 0, "tier", "tin")},
+			tenants: []store.TenantRow{row("a", "s")}, tagged: map[string]labels.Set{"a": {"tier": "tin"}}, want: plan{},
+		},
+		"two labels are a conflict": {
+			self: selecting("s", 0, "tier", "gold"), others: []v1alpha1.DeliveryStream{selecting("o", 0, "team", "x")},
+			tenants: []store.TenantRow{row("a", "o")}, tagged: map[string]labels.Set{"a": {"tier": "gold", "team": "x"}},
+			want: plan{conflicts: []conflict{{"a", "o"}}},
+		},
 		"an asked worker that is wanted back": {
 			reason: "it was told to let go, so only a new claim makes it carry the tenant again",
 			self:   streamOf("s", 0, "a"), tenants: []store.TenantRow{draining}, want: plan{take: []store.TenantRow{draining}},
@@ -93,7 +117,7 @@ func TestDesirePlacements(t *testing.T) {
 			t.Parallel()
 			all := append([]v1alpha1.DeliveryStream{c.self}, c.others...)
 			for range 2 {
-				got := desirePlacements(&c.self, all, c.tenants)
+				got := desirePlacements(&c.self, claimsOf(all, c.tagged), c.tenants)
 				if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(plan{}, conflict{}), cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("%s:\n%s", c.reason, diff)
 				}
@@ -119,7 +143,7 @@ func TestOneWants(t *testing.T) {
 			}
 			streams = append(streams, streamOf(string(rune('p'+i)), rng.IntN(3), names...))
 		}
-		c := claimsOf(streams)
+		c := claimsOf(streams, nil)
 		for _, slug := range slugs {
 			wanting := 0
 			for _, s := range streams {
@@ -131,5 +155,27 @@ func TestOneWants(t *testing.T) {
 				t.Fatalf("%d streams with all want %s: %+v", wanting, slug, streams)
 			}
 		}
+	}
+}
+
+// Holds REQ-219: with many streams only those are looked at again that a change could matter to.
+func TestRivals(t *testing.T) {
+	t.Parallel()
+	a, b, ab, rest, gold := streamOf("a", 0, "a"), streamOf("b", 0, "b"), streamOf("ab", 0, "a", "b"), streamOf("rest", 0), selecting("gold", 0, "tier", "gold")
+	for _, c := range []struct {
+		one, other v1alpha1.DeliveryStream
+		want       bool
+	}{{a, b, false}, {a, ab, true}, {ab, b, true}, {a, rest, true}, {gold, b, true}, {a, a, true}} {
+		if got := Rivals(&c.one, &c.other); got != c.want {
+			t.Errorf("%s and %s: %v", c.one.Name, c.other.Name, got)
+		}
+	}
+	for slug, want := range map[string]bool{"a": true, "c": false} {
+		if MayClaim(&a, slug, nil) != want {
+			t.Errorf("%s: want %v", slug, want)
+		}
+	}
+	if !MayClaim(&rest, "c", nil) || !MayClaim(&gold, "c", labels.Set{"tier": "gold"}) || MayClaim(&gold, "c", labels.Set{"tier": "tin"}) {
+		t.Error("all, or a selector, claims wrongly")
 	}
 }

@@ -12,6 +12,8 @@ import (
 type placements interface {
 	// Tenants lists every tenant but the bootstrap tenant, sorted by slug.
 	Tenants(ctx context.Context, at backend.Place) ([]store.TenantRow, error)
+	// TenantsOf lists the tenants with a stream and those of some slugs, sorted by slug.
+	TenantsOf(ctx context.Context, at backend.Place, stream string, slugs []string) ([]store.TenantRow, error)
 	// PlaceTenant hands a tenant from one stream to another; nobody is "". moved is false where somebody was faster.
 	PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (moved bool, err error)
 	// DrainTenant asks a stream's worker to let go of a tenant.
@@ -21,7 +23,8 @@ type placements interface {
 // leases say who writes for a stream.
 type leases interface {
 	Lease(ctx context.Context, at backend.Place, stream string) (store.LeaseSeen, error)
-	DeadLetters(ctx context.Context, at backend.Place, stream string) (int64, error)
+	// Backlog counts what is not delivered; it reads much, so it is asked after everything else.
+	Backlog(ctx context.Context, at backend.Place, stream string) (store.Backlog, error)
 }
 
 // streams are JetStream's. Each call observes, writes a difference, and returns what is then seen.

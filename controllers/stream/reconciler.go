@@ -47,7 +47,10 @@ type Options struct {
 }
 
 // Reconciler reconciles DeliveryStreams.
-type Reconciler struct{ Options }
+type Reconciler struct {
+	Options
+	contests *contests
+}
 
 // New checks the options.
 func New(o Options) (*Reconciler, error) {
@@ -55,7 +58,7 @@ func New(o Options) (*Reconciler, error) {
 		o.Children.Live == nil || o.Frame.Client == nil || o.Now == nil || o.Images.Compass == "" {
 		return nil, errors.New("stream reconciler: an option is missing")
 	}
-	return &Reconciler{o}, nil
+	return &Reconciler{o, &contests{}}, nil
 }
 
 // scope is what one pass knows, in the order in which it learns it.
@@ -63,16 +66,19 @@ type scope struct {
 	stream *v1alpha1.DeliveryStream
 	key    client.ObjectKey
 	names  naming.StreamChildren
+	kids   kube.Children
 	served bool // it had been whole before, so a server that is not there is gone
 
 	server     *v1alpha1.CompassServer
 	at         backend.Place
 	spec       fabric.StreamSpec
+	listed     []v1alpha1.DeliveryStream // of the same server
 	placed     *int
 	consumer   *fabric.ConsumerSeen
 	deployment *appsv1.Deployment
 	lease      *store.LeaseSeen
-	dead       *int64
+	looked     time.Time // at the lease
+	backlog    *store.Backlog
 }
 
 // Reconcile is one look at one DeliveryStream.
@@ -80,6 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, stream *v1alpha1.DeliveryStr
 	s := &scope{stream: stream, key: client.ObjectKeyFromObject(stream), served: stream.Status.ObservedGeneration > 0}
 	p := flow.Begin(r.Frame, stream, s, r.steps()...)
 	defer func() { res, err = p.End(ctx, report, err) }()
+	s.kids = r.Children.In(p.Drift())
 
 	if s.names, err = naming.StreamChildrenOf(stream.Name); err != nil {
 		return res, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
@@ -88,6 +95,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, stream *v1alpha1.DeliveryStr
 		return res, nil
 	}
 	if p.Deleting() {
+		r.contests.forget(s.key)
 		return res, p.Teardown(ctx, r.removeWorker, r.releaseTenants, r.removeStream)
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
@@ -114,11 +122,11 @@ func (r *Reconciler) resolve(ctx context.Context, s *scope) (err error) {
 	if s.server != nil {
 		return nil
 	}
-	server, err := backend.Find(ctx, r.Children.Client, Server(s.stream), s.served)
+	server, err := backend.Find(ctx, s.kids.Client, Server(s.stream), s.served)
 	if err != nil {
 		return err
 	}
-	if s.at, err = backend.Resolve(ctx, r.Children, server); err != nil {
+	if s.at, err = backend.Resolve(ctx, s.kids, server); err != nil {
 		return err
 	}
 	if s.spec, err = desireStream(s.stream); err != nil {

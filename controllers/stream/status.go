@@ -1,6 +1,8 @@
 package stream
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/flow"
 )
@@ -12,26 +14,43 @@ func report(s *scope) flow.Notes {
 	if s.placed != nil {
 		status.Tenants = flow.Rounded(int64(*s.placed))
 	}
+	if status.Backlog == nil && (s.consumer != nil || s.backlog != nil) {
+		status.Backlog = &v1alpha1.BacklogStatus{}
+	}
 	if s.consumer != nil {
 		pending := int64(s.consumer.Pending) + int64(s.consumer.AckPending) //nolint:gosec // far below
-		status.Backlog = &v1alpha1.BacklogStatus{Pending: flow.Rounded(pending), Redelivered: flow.Rounded(int64(s.consumer.Redelivered))}
+		status.Backlog.Pending, status.Backlog.Redelivered = flow.Rounded(pending), flow.Rounded(int64(s.consumer.Redelivered))
 	}
-	if s.dead != nil {
-		status.DeadLetters = flow.Rounded(*s.dead)
+	if b := s.backlog; b != nil {
+		status.Backlog.Owed, status.Backlog.Held = flow.Rounded(b.Owed+b.Pending), flow.Rounded(b.Held)
+		status.DeadLetters = flow.Rounded(b.DeadLetters)
 	}
 	if s.lease != nil {
-		status.Writer = nil
-		if s.lease.Held {
-			status.Writer = &v1alpha1.WriterStatus{Pod: s.lease.Holder, Epoch: s.lease.Epoch}
-		}
+		status.Writer = writerOf(s, status.Writer)
 	}
 	worker := flow.Note{Reason: v1alpha1.ReasonAvailable}
 	if s.stream.Spec.Suspend {
 		worker = flow.Note{Reason: v1alpha1.ReasonSuspended, Message: "spec.suspend: nothing is delivered, what is owed stays owed"}
 	}
 	notes := flow.Notes{v1alpha1.ConditionWorkerAvailable: worker}
+	if s.placed != nil {
+		notes[v1alpha1.ConditionStreamReady] = flow.Note{Reason: v1alpha1.ReasonApplied, Message: crowded(s.stream, *s.placed)}
+	}
 	if s.stream.Spec.Suspend {
 		notes[v1alpha1.ConditionSingleWriter] = worker
 	}
 	return notes
+}
+
+// writerOf is who holds the lease. An epoch goes up for reasons of its own; as long as the pod is the same, it writes since
+// then.
+func writerOf(s *scope, was *v1alpha1.WriterStatus) *v1alpha1.WriterStatus {
+	if !s.lease.Held {
+		return nil
+	}
+	is := &v1alpha1.WriterStatus{Pod: s.lease.Holder, Epoch: s.lease.Epoch, Since: metav1.NewTime(s.looked)}
+	if was != nil && was.Pod == is.Pod && !was.Since.IsZero() {
+		is.Since = was.Since
+	}
+	return is
 }

@@ -3,10 +3,14 @@ package stream
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
@@ -26,21 +30,56 @@ func (r *Reconciler) placeTenants(ctx context.Context, s *scope) error {
 	if err := r.resolve(ctx, s); err != nil {
 		return err
 	}
-	siblings := &v1alpha1.DeliveryStreamList{}
-	if err := r.Children.Client.List(ctx, siblings, client.MatchingFields{IndexServer: ServerOf(s.stream)}); err != nil {
-		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("list streams: %w", err))
-	}
-	tenants, err := r.Systems.Placements.Tenants(ctx, s.at)
+	siblings, err := s.siblings(ctx)
 	if err != nil {
 		return err
 	}
-	p := desirePlacements(s.stream, siblings.Items, tenants)
+	tenants, err := r.tenants(ctx, s)
+	if err != nil {
+		return err
+	}
+	tagged, err := s.tagged(ctx, siblings)
+	if err != nil {
+		return err
+	}
+	claims := claimsOf(siblings, tagged)
+	p := desirePlacements(s.stream, claims, tenants)
 	waits, err := r.move(ctx, s, &p)
 	if err != nil {
 		return err
 	}
 	s.placed = &p.mine
-	return unplaced(p, waits, siblings.Items, s.stream)
+	return unplaced(p, waits, claims, s.stream)
+}
+
+// tenants are those that the stream carries or could.
+func (r *Reconciler) tenants(ctx context.Context, s *scope) ([]store.TenantRow, error) {
+	if t := s.stream.Spec.Tenants; !t.All && t.Selector == nil {
+		return r.Systems.Placements.TenantsOf(ctx, s.at, s.key.Name, t.Names)
+	}
+	return r.Systems.Placements.Tenants(ctx, s.at)
+}
+
+// tagged reads the labels of the server's CompassTenants, by slug, if any stream selects by them.
+func (s *scope) tagged(ctx context.Context, siblings []v1alpha1.DeliveryStream) (map[string]labels.Set, error) {
+	if _, err := metav1.LabelSelectorAsSelector(s.stream.Spec.Tenants.Selector); err != nil {
+		return nil, fault.Terminal(v1alpha1.ReasonInvalidSpec, fmt.Errorf("spec.tenants.selector: %w", err))
+	}
+	if !slices.ContainsFunc(siblings, func(d v1alpha1.DeliveryStream) bool { return d.Spec.Tenants.Selector != nil }) {
+		return nil, nil
+	}
+	list := &v1alpha1.CompassTenantList{}
+	if err := s.kids.Client.List(ctx, list, client.MatchingFields{backend.IndexTenantServer: ServerOf(s.stream)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("list tenants: %w", err))
+	}
+	out := map[string]labels.Set{}
+	for i := range list.Items {
+		// Of two with one slug only one is served, and its status says so.
+		if t := &list.Items[i]; t.Status.Slug != "" {
+			out[t.Status.Slug] = t.Labels
+		}
+	}
+	return out, nil
 }
 
 // move carries out a plan and returns whom running workers have not let go of yet.
@@ -102,15 +141,15 @@ func (r *Reconciler) letGo(ctx context.Context, s *scope, t store.TenantRow, hel
 }
 
 // unplaced says whom the stream should carry and does not.
-func unplaced(p plan, waits []string, siblings []v1alpha1.DeliveryStream, self *v1alpha1.DeliveryStream) error {
-	if first := claimsOf(siblings).all; self.Spec.Tenants.All && len(first) > 0 && first[0] != self.Name {
+func unplaced(p plan, waits []string, claims claims, self *v1alpha1.DeliveryStream) error {
+	if first := claims.all; self.Spec.Tenants.All && len(first) > 0 && first[0] != self.Name {
 		return fault.Waiting(v1alpha1.ReasonTenantConflict,
 			fmt.Sprintf("DeliveryStream %s carries all tenants already and is older: name tenants in this one, or delete one of the two", first[0]))
 	}
 	if len(p.conflicts) > 0 {
 		c := p.conflicts[0]
 		return fault.Waiting(v1alpha1.ReasonTenantConflict,
-			fmt.Sprintf("tenant %q is named by DeliveryStream %s too, which carries it: name it in one of them", c.slug, c.holder))
+			fmt.Sprintf("tenant %q is named by DeliveryStream %s too, which carries it: name or select it in one of them", c.slug, c.holder))
 	}
 	if len(p.missing) > 0 {
 		return fault.Waiting(v1alpha1.ReasonWaitingForTenant,
@@ -133,12 +172,18 @@ func (r *Reconciler) ensureStream(ctx context.Context, s *scope) error {
 	if err := r.resolve(ctx, s); err != nil {
 		return err
 	}
+	if err := r.mustFit(ctx, s); err != nil {
+		return err
+	}
 	_, err := r.Systems.Streams.EnsureStream(ctx, s.at, s.spec)
 	return err
 }
 
 func (r *Reconciler) ensureDeadLetters(ctx context.Context, s *scope) error {
 	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	if err := r.mustFit(ctx, s); err != nil {
 		return err
 	}
 	_, err := r.Systems.Streams.EnsureDeadLetters(ctx, s.at, s.spec)
@@ -171,15 +216,16 @@ func (r *Reconciler) ensureWorker(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.stream, s.workerConfigMap(text)); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.stream, s.workerConfigMap(text)); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, r.Children, s.stream, s.workerAccount()); err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.stream, s.workerAccount()); err != nil {
 		return err
 	}
-	s.deployment, err = kube.Apply(ctx, r.Children, s.stream,
-		s.workerDeployment(r.Images, server.CommandKey, kube.Hash(string(text), string(databases))))
-	if err != nil {
+	if _, err := kube.Apply(ctx, s.kids, s.stream, s.workerDoors()); err != nil {
+		return err
+	}
+	if err := r.applyWorker(ctx, s, s.workerDeployment(r.Images, server.CommandKey, kube.Hash(string(text), string(databases)))); err != nil {
 		return err
 	}
 	return s.judgeWorker()
@@ -187,7 +233,7 @@ func (r *Reconciler) ensureWorker(ctx context.Context, s *scope) error {
 
 // ensureSecret makes what the worker enters Postgres and NATS with. The NATS user is made once.
 func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []byte, err error) {
-	kept, err := kube.Keep(ctx, r.Children, s.stream, s.workerSecret(), func(have map[string][]byte) (map[string][]byte, error) {
+	kept, err := kube.Keep(ctx, s.kids, s.stream, s.workerSecret(), func(have map[string][]byte) (map[string][]byte, error) {
 		if len(have[backend.KeyCreds]) > 0 {
 			return nil, nil
 		}
@@ -205,7 +251,10 @@ func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []by
 	if len(s.at.DatabaseCA) > 0 {
 		secret.Data[backend.KeyDatabaseCA] = s.at.DatabaseCA
 	}
-	_, err = kube.Apply(ctx, r.Children, s.stream, secret)
+	if len(s.at.NATSCA) > 0 {
+		secret.Data[keyNATSCA] = s.at.NATSCA
+	}
+	_, err = kube.Apply(ctx, s.kids, s.stream, secret)
 	return databases, err
 }
 
@@ -233,16 +282,19 @@ func (s *scope) judgeWorker() error {
 
 // judgeWriter tells who holds the lease, and what the figures are.
 func (r *Reconciler) judgeWriter(ctx context.Context, s *scope) error {
-	dead, err := r.Systems.Leases.DeadLetters(ctx, s.at, s.key.Name)
+	backlog, err := r.Systems.Leases.Backlog(ctx, s.at, s.key.Name)
 	if err != nil {
 		return err
 	}
-	s.dead = &dead
+	s.backlog = &backlog
 	lease, err := r.Systems.Leases.Lease(ctx, s.at, s.key.Name)
 	if err != nil {
 		return err
 	}
-	s.lease = &lease
+	s.lease, s.looked = &lease, r.Now().Truncate(time.Second)
+	if r.contests.contested(s.key, r.Now()) {
+		return fault.Waiting(v1alpha1.ReasonScaleContested, s.quarrel())
+	}
 	if !s.stream.Spec.Suspend && !lease.Held {
 		return fault.Waiting(v1alpha1.ReasonWaitingForWriter, "the worker runs and has not taken the stream's lease yet: see its log if this lasts")
 	}

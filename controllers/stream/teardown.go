@@ -24,7 +24,7 @@ func (r *Reconciler) reach(ctx context.Context, s *scope) (gone bool, err error)
 
 // removeWorker stops the worker and waits until it has: what follows takes its work away.
 func (r *Reconciler) removeWorker(ctx context.Context, s *scope) error {
-	return kube.Remove(ctx, r.Children, s.stream, &appsv1.Deployment{ObjectMeta: s.meta(naming.ComponentDelivery)})
+	return kube.Remove(ctx, s.kids, s.stream, &appsv1.Deployment{ObjectMeta: s.meta(naming.ComponentDelivery)})
 }
 
 // releaseTenants leaves the tenants with nobody.

@@ -2,6 +2,9 @@ package tenant
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,9 +44,21 @@ func desireLimits(spec v1alpha1.TenantLimits) (json.RawMessage, error) {
 func desireAccount(s *scope) fabric.Account {
 	spec := s.tenant.Spec.Limits.NATS
 	return fabric.TenantAccount(fabric.TenantAccountSpec{
-		Tenant: string(s.row.ID), Keys: s.keys,
+		Tenant: string(s.row.ID), Keys: s.keys, EventTap: s.tenant.Spec.NATS.EventTap, Revoked: s.revoked,
 		Limits: fabric.Limits{Connections: orZero(spec.Connections), Subscriptions: orZero(spec.Subscriptions), Payload: spec.Payload.Value()},
 	}, s.at.Keys.Compass, s.at.Owner())
+}
+
+// desireTokenLife is what the spec and whoever asked for a rotation want of the API token.
+func desireTokenLife(t *v1alpha1.CompassTenant, now time.Time) (backend.TokenLife, error) {
+	life := backend.TokenLife{Asked: t.Annotations[v1alpha1.AnnotationRotate], Now: now}
+	var err1, err2 error
+	life.Period, err1 = time.ParseDuration(t.Spec.Credentials.RotationPeriod)
+	life.Overlap, err2 = time.ParseDuration(t.Spec.Credentials.Overlap)
+	if err := errors.Join(err1, err2); err != nil {
+		return life, fmt.Errorf("spec.credentials: %w", err)
+	}
+	return life, nil
 }
 
 func orZero(n *int64) int64 {

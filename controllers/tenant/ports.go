@@ -2,6 +2,7 @@ package tenant
 
 import (
 	"context"
+	"time"
 
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
@@ -14,6 +15,12 @@ type rows interface {
 	EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error)
 	// EnsureAdmin makes the tenant's admin account, and sees that the token opens it.
 	EnsureAdmin(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
+	// TokenSince tells when a token was made; the zero time where there is none.
+	TokenSince(ctx context.Context, at backend.Place, tenant store.TenantID, token string) (time.Time, error)
+	// RevokeToken ends a token. Absent is success.
+	RevokeToken(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
+	// TenantBacklog counts what is not delivered.
+	TenantBacklog(ctx context.Context, at backend.Place, row store.TenantRow) (store.Backlog, error)
 	// RemoveTenant purges the tenant with everything that it has. Absent is success.
 	RemoveTenant(ctx context.Context, at backend.Place, slug string) error
 }
@@ -24,4 +31,11 @@ type accounts interface {
 	EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account) error
 	// RemoveAccount verifies that no server holds it. Absent is success.
 	RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error
+}
+
+// logins are the tenants' own in Postgres.
+type logins interface {
+	EnsureLogin(ctx context.Context, at backend.Place, by backend.Admin, want backend.Login) error
+	// RemoveLogin drops the tenant's login and its mapping. Absent is success.
+	RemoveLogin(ctx context.Context, at backend.Place, by backend.Admin, database string, tenant store.TenantID) error
 }

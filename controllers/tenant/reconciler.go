@@ -21,8 +21,8 @@ import (
 
 // Field indexes of CompassTenants, for whoever sets up the cache.
 const (
-	IndexServer = "tenant.server" // by ServerOf
-	IndexSlug   = "tenant.slug"   // by SlugOf
+	IndexServer = backend.IndexTenantServer // by ServerOf
+	IndexSlug   = "tenant.slug"             // by SlugOf
 )
 
 // ServerOf is the value of IndexServer: the server's namespace and name.
@@ -31,10 +31,11 @@ func ServerOf(t *v1alpha1.CompassTenant) string { return Server(t).String() }
 // SlugOf is the value of IndexSlug: everybody with the same one claims the same tenant.
 func SlugOf(t *v1alpha1.CompassTenant) string { return Server(t).String() + "/" + t.SlugOrName() }
 
-// Systems are the ports of a Reconciler; *backend.Pool is both.
+// Systems are the ports of a Reconciler; *backend.Pool is all of them.
 type Systems struct {
 	Rows     rows
 	Accounts accounts
+	Logins   logins
 }
 
 // Options of a Reconciler. All are required.
@@ -54,7 +55,7 @@ type Reconciler struct {
 
 // New checks the options.
 func New(o Options) (*Reconciler, error) {
-	if o.Systems.Rows == nil || o.Systems.Accounts == nil || o.Children.Client == nil || o.Children.Live == nil ||
+	if o.Systems.Rows == nil || o.Systems.Accounts == nil || o.Systems.Logins == nil || o.Children.Client == nil || o.Children.Live == nil ||
 		o.Frame.Client == nil || o.Rand == nil || o.Now == nil {
 		return nil, errors.New("tenant reconciler: an option is missing")
 	}
@@ -66,14 +67,20 @@ type scope struct {
 	tenant *v1alpha1.CompassTenant
 	key    client.ObjectKey
 	names  naming.TenantChildren
+	kids   kube.Children
 	slug   string
 
-	server    *v1alpha1.CompassServer
-	at        backend.Place
-	row       *store.TenantRow
-	account   string // public key
-	published bool   // the Secret with the admin's token
-	keys      fabric.AccountKeys
+	server  *v1alpha1.CompassServer
+	at      backend.Place
+	row     *store.TenantRow
+	account string // public key
+	keys    fabric.AccountKeys
+	revoked map[string]time.Time // users of the account that are refused, and since when
+	token   *backend.Token       // published
+	life    backend.TokenLife
+	sql     bool // published
+	tap     bool // published
+	backlog *store.Backlog
 }
 
 // Server is where the tenant's server is.
@@ -90,6 +97,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, tenant *v1alpha1.CompassTena
 	s := &scope{tenant: tenant, key: client.ObjectKeyFromObject(tenant), slug: tenant.SlugOrName()}
 	p := flow.Begin(r.Frame, tenant, s, r.steps()...)
 	defer func() { res, err = p.End(ctx, report, err) }()
+	s.kids = r.Children.In(p.Drift())
 
 	if s.names, err = naming.TenantChildrenOf(tenant.Name); err != nil {
 		return res, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
@@ -98,7 +106,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, tenant *v1alpha1.CompassTena
 		return res, nil
 	}
 	if p.Deleting() {
-		return res, p.Teardown(ctx, r.removeAccount, r.removeRow, r.removeKeys)
+		return res, p.Teardown(ctx, r.removeAccount, r.removeSQL, r.removeRow, r.removeKeys)
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
 		return res, err

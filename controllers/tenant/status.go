@@ -1,6 +1,10 @@
 package tenant
 
 import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/flow"
 )
@@ -15,8 +19,26 @@ func report(s *scope) flow.Notes {
 	if s.account != "" {
 		status.Account = s.account
 	}
-	if s.published {
-		status.Secrets.API = s.names.API
+	if s.token != nil {
+		status.Secrets = v1alpha1.TenantSecrets{API: s.names.API}
+		if s.sql {
+			status.Secrets.SQL = s.names.SQL
+		}
+		if s.tap {
+			status.Secrets.NATS = s.names.NATS
+		}
+		status.Rotation = rotationOf(s)
+	}
+	if b := s.backlog; b != nil {
+		status.Usage = &v1alpha1.TenantUsage{Owed: flow.Rounded(b.Owed + b.Pending), DeadLetters: flow.Rounded(b.DeadLetters)}
 	}
 	return flow.Notes{v1alpha1.ConditionDelivering: {Reason: v1alpha1.ReasonAvailable, Message: "carried by DeliveryStream " + status.Stream}}
+}
+
+func rotationOf(s *scope) *v1alpha1.RotationStatus {
+	out := &v1alpha1.RotationStatus{Last: metav1.NewTime(s.token.Since.Truncate(time.Second)), Asked: s.life.Asked}
+	if s.life.Period > 0 {
+		out.Next = new(metav1.NewTime(out.Last.Add(s.life.Period)))
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package tenant
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,27 +20,26 @@ import (
 // accept finds the server, and sees that it takes this tenant and that nobody older has the slug.
 func (r *Reconciler) accept(ctx context.Context, s *scope) (err error) {
 	key := Server(s.tenant)
-	if key.Namespace != s.key.Namespace {
-		return fault.Waiting(v1alpha1.ReasonWaitingForConsent,
-			fmt.Sprintf("CompassServer %s takes tenants of its own namespace only: make this object there", key))
-	}
 	if err := naming.ValidSlug(s.slug); err != nil {
 		return fault.Terminal(v1alpha1.ReasonReservedSlug, fmt.Errorf("spec.slug: %w", err))
 	}
 	if err := r.mustBeFirst(ctx, s); err != nil {
 		return err
 	}
-	if s.server, err = backend.Find(ctx, r.Children.Client, key, s.tenant.Status.TenantID != ""); err != nil {
+	if s.server, err = backend.Find(ctx, s.kids.Client, key, s.tenant.Status.TenantID != ""); err != nil {
 		return err
 	}
-	s.at, err = backend.Resolve(ctx, r.Children, s.server)
+	if err := r.mustConsent(ctx, s); err != nil {
+		return err
+	}
+	s.at, err = backend.Resolve(ctx, s.kids, s.server)
 	return err
 }
 
 // mustBeFirst: of all objects that name this slug on this server the oldest has it.
 func (r *Reconciler) mustBeFirst(ctx context.Context, s *scope) error {
 	list := &v1alpha1.CompassTenantList{}
-	if err := r.Children.Client.List(ctx, list, client.MatchingFields{IndexSlug: SlugOf(s.tenant)}); err != nil {
+	if err := s.kids.Client.List(ctx, list, client.MatchingFields{IndexSlug: SlugOf(s.tenant)}); err != nil {
 		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("list tenants: %w", err))
 	}
 	if first := oldest(list.Items); first != nil && first.UID != s.tenant.UID {
@@ -85,7 +85,10 @@ func (r *Reconciler) ensureRow(ctx context.Context, s *scope) error {
 
 // ensureAccount makes the account's keys, once, and brings the account to every NATS server.
 func (r *Reconciler) ensureAccount(ctx context.Context, s *scope) error {
-	kept, err := kube.Keep(ctx, r.Children, nil, s.secret(s.names.Keys), func(have map[string][]byte) (map[string][]byte, error) {
+	kept, err := kube.Keep(ctx, s.kids, nil, s.secret(s.names.Keys), func(have map[string][]byte) (map[string][]byte, error) {
+		if err := s.mustBeWhole(have); err != nil {
+			return nil, err
+		}
 		_, added, err := fabric.CompleteTenantKeys(have)
 		return added, damaged(err)
 	})
@@ -95,12 +98,23 @@ func (r *Reconciler) ensureAccount(ctx context.Context, s *scope) error {
 	if s.keys, _, err = fabric.CompleteTenantKeys(kept); err != nil {
 		return damaged(err)
 	}
+	s.revoked = revoked(kept, r.Now())
 	account := desireAccount(s)
 	if err := r.Systems.Accounts.EnsureAccount(ctx, s.at, account); err != nil {
 		return err
 	}
 	s.account = account.Public
 	return nil
+}
+
+// mustBeWhole: the tenant was seen to have an account, and the Secret with its keys is gone. Another account would leave the
+// first with nobody who can end it.
+func (s *scope) mustBeWhole(have map[string][]byte) error {
+	if s.tenant.Status.Account == "" || len(have) > 0 {
+		return nil
+	}
+	return fault.Waiting(v1alpha1.ReasonIdentityConflict, fmt.Sprintf("the keys of NATS account %s are gone: restore it from a "+
+		"backup, or delete this object and create it anew", s.tenant.Status.Account))
 }
 
 func damaged(err error) error {
@@ -110,27 +124,25 @@ func damaged(err error) error {
 	return fault.Waiting(v1alpha1.ReasonInvalidSecret, err.Error()+": restore the Secret from a backup")
 }
 
-// ensureCredentials publishes the token of the tenant's admin account. It is stored before Postgres hears of it.
+// ensureCredentials publishes the token of the tenant's admin account, a copy of the one that is kept with the keys.
 func (r *Reconciler) ensureCredentials(ctx context.Context, s *scope) error {
-	kept, err := kube.Keep(ctx, r.Children, s.tenant, s.secret(s.names.API), func(have map[string][]byte) (map[string][]byte, error) {
-		if len(have[backend.KeyToken]) > 0 {
-			return nil, nil
-		}
-		token, err := r.ids.Token(string(s.row.ID))
-		return map[string][]byte{backend.KeyToken: []byte(token)}, err
-	})
+	life, err := desireTokenLife(s.tenant, r.Now())
+	if err != nil {
+		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	keeper := backend.TokenKeeper{
+		Tokens: r.Systems.Rows, Kids: s.kids, Secret: s.secret(s.names.Keys), Tenant: s.row.ID,
+		Mint: func() (string, error) { return r.ids.Token(string(s.row.ID)) }, Whole: s.mustBeWhole,
+	}
+	token, err := keeper.Keep(ctx, s.at, life)
 	if err != nil {
 		return err
 	}
-	token := kept[backend.KeyToken]
-	if err := r.Systems.Rows.EnsureAdmin(ctx, s.at, s.row.ID, string(token)); err != nil {
+	if _, err = kube.Apply(ctx, s.kids, s.tenant, s.apiSecret(token.Text)); err != nil {
 		return err
 	}
-	if _, err = kube.Apply(ctx, r.Children, s.tenant, s.apiSecret(token)); err != nil {
-		return err
-	}
-	s.published = true
-	return nil
+	s.token, s.life = &token, life
+	return errors.Join(r.ensureSQL(ctx, s), r.ensureTap(ctx, s))
 }
 
 // judgeDelivery tells who carries the tenant. The placement is the truth; one that names a stream which is gone is nobody.
@@ -140,12 +152,17 @@ func (r *Reconciler) judgeDelivery(ctx context.Context, s *scope) error {
 			"make one with spec.tenants.all or name it in one")
 	}
 	stream := &v1alpha1.DeliveryStream{}
-	switch err := r.Children.Client.Get(ctx, client.ObjectKey{Namespace: s.server.Namespace, Name: s.row.Stream}, stream); {
+	switch err := s.kids.Client.Get(ctx, client.ObjectKey{Namespace: s.server.Namespace, Name: s.row.Stream}, stream); {
 	case apierrors.IsNotFound(err):
 		return fault.Waiting(v1alpha1.ReasonNoStream,
 			fmt.Sprintf("DeliveryStream %s, which carried this tenant, is gone: its messages are kept and stay owed; make it again, or another", s.row.Stream))
 	case err != nil:
 		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read DeliveryStream: %w", err))
 	}
+	backlog, err := r.Systems.Rows.TenantBacklog(ctx, s.at, *s.row)
+	if err != nil {
+		return err
+	}
+	s.backlog = &backlog
 	return nil
 }

@@ -19,14 +19,14 @@ func (r *Reconciler) reach(ctx context.Context, s *scope) (gone bool, err error)
 	if s.server != nil {
 		return false, nil
 	}
-	server, err := backend.Find(ctx, r.Children.Live, Server(s.tenant), true)
+	server, err := backend.Find(ctx, s.kids.Live, Server(s.tenant), true)
 	if fault.ReasonOf(err) == v1alpha1.ReasonServerGone {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if s.at, err = backend.Resolve(ctx, r.Children, server); err != nil {
+	if s.at, err = backend.Resolve(ctx, s.kids, server); err != nil {
 		return false, err
 	}
 	s.server = server
@@ -48,7 +48,7 @@ func (r *Reconciler) removeAccount(ctx context.Context, s *scope) error {
 	if err != nil || gone {
 		return err
 	}
-	kept, err := kube.Read(ctx, r.Children, client.ObjectKey{Namespace: s.key.Namespace, Name: s.names.Keys})
+	kept, err := kube.Read(ctx, s.kids, client.ObjectKey{Namespace: s.key.Namespace, Name: s.names.Keys})
 	if fault.IsWaiting(err) {
 		return nil
 	}
@@ -61,6 +61,23 @@ func (r *Reconciler) removeAccount(ctx context.Context, s *scope) error {
 	}
 	s.keys, s.row = keys, &store.TenantRow{ID: store.TenantID(s.tenant.Status.TenantID)}
 	return r.Systems.Accounts.RemoveAccount(ctx, s.at, desireAccount(s))
+}
+
+// removeSQL drops the SQL login, if there ever was one.
+func (r *Reconciler) removeSQL(ctx context.Context, s *scope) error {
+	kept, err := kube.Read(ctx, s.kids, client.ObjectKey{Namespace: s.key.Namespace, Name: s.names.Keys})
+	if fault.IsWaiting(err) || err == nil && len(kept[keySQLPassword]) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	gone, err := r.reach(ctx, s)
+	if err != nil || gone {
+		return err
+	}
+	s.row = &store.TenantRow{ID: store.TenantID(s.tenant.Status.TenantID)}
+	return r.removeLogin(ctx, s)
 }
 
 // removeRow purges the tenant.
@@ -78,7 +95,7 @@ func (r *Reconciler) removeRow(ctx context.Context, s *scope) error {
 
 // removeKeys comes last: until then every earlier step could be repeated with the same keys.
 func (r *Reconciler) removeKeys(ctx context.Context, s *scope) error {
-	err := kube.Remove(ctx, r.Children, nil, s.secret(s.names.Keys))
+	err := kube.Remove(ctx, s.kids, nil, s.secret(s.names.Keys))
 	if fault.IsWaiting(err) { // a Secret without finalizers is gone as soon as it was asked to go
 		return nil
 	}

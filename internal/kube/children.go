@@ -17,16 +17,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/drift"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 // Children writes the children of our objects. Client reads from the cache; Live asks the API server itself and is used
-// where acting on an old answer would lose something.
+// where acting on an old answer would lose something. Drift, which may be nil, is asked before a child that somebody else
+// changed is put back, and told of it.
 type Children struct {
 	Client client.Client
 	Live   client.Reader
+	Drift  *drift.Ledger
 }
+
+// In is the same for one pass.
+func (c Children) In(pass *drift.Ledger) Children {
+	c.Drift = pass
+	return c
+}
+
+// removed is what differs of a child that is not there.
+var removed = []string{"removed"}
 
 // Apply makes the child as wanted, if it is not, and returns it as it then is. The child must carry the labels of Labels.
 // A nil owner makes a child that outlives everything: garbage collection knows nothing of Retain (ruling O1).
@@ -57,20 +69,49 @@ func apply[T client.Object](ctx context.Context, c Children, owner client.Object
 		if err := mustBeOurs(c, live, want, owner); err != nil {
 			return live, err
 		}
-		if same, err := asWished(live, wish); err != nil || same {
+		differs, err := differences(live, wish)
+		if err != nil || len(differs) == 0 {
 			return live, err
+		}
+		if appliedBefore(live, wish) {
+			return putBack(ctx, c, owner, wish, live, differs)
 		}
 	}
 	return write(ctx, c, owner, wish, live)
+}
+
+// putBack writes over what somebody else changed, if it may.
+func putBack[T client.Object](
+	ctx context.Context, c Children, owner client.Object, wish *unstructured.Unstructured, live T, differs []string,
+) (T, error) {
+	what := describe(c, live)
+	if err := c.Drift.Allow(what, differs...); err != nil {
+		return live, err
+	}
+	seen, err := write(ctx, c, owner, wish, live)
+	if err == nil {
+		c.Drift.Wrote(what, differs...)
+	}
+	return seen, err
+}
+
+// appliedBefore: what is wished for is what was applied last, so that it was somebody else who changed it.
+func appliedBefore(live client.Object, wish *unstructured.Unstructured) bool {
+	return live.GetAnnotations()[naming.AnnotationApplied] == wish.GetAnnotations()[naming.AnnotationApplied]
 }
 
 // write applies with force: fields we set are ours. The answer of the API server is what is then seen.
 func write[T client.Object](ctx context.Context, c Children, owner client.Object, wish *unstructured.Unstructured, seen T) (T, error) {
 	// The cache holds only what carries our label, so an object of somebody else looks absent there. Look once more before
 	// a first write, or force would take it over.
+	absent := false
 	if seen.GetUID() == "" {
 		switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(wish), seen); {
 		case apierrors.IsNotFound(err):
+			if err := c.Drift.Allow(describe(c, wish), removed...); err != nil {
+				return seen, err
+			}
+			absent = true
 		case err != nil:
 			return seen, fault.Transient(v1alpha1.ReasonApplyFailed, err)
 		default:
@@ -82,6 +123,9 @@ func write[T client.Object](ctx context.Context, c Children, owner client.Object
 	err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wish), client.FieldOwner(naming.FieldOwner), client.ForceOwnership)
 	if err != nil {
 		return seen, interpret(err)
+	}
+	if absent {
+		c.Drift.Wrote(describe(c, wish), removed...)
 	}
 	fresh := reflect.New(reflect.TypeOf(seen).Elem()).Interface().(T) //nolint:forcetypeassert // as above
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(wish.Object, fresh); err != nil {
@@ -126,15 +170,19 @@ func wishOf(scheme *runtime.Scheme, want client.Object) (*unstructured.Unstructu
 	return u, nil
 }
 
-func asWished(live client.Object, wish *unstructured.Unstructured) (bool, error) {
+// differences are the fields of a wish that the live object has otherwise.
+func differences(live client.Object, wish *unstructured.Unstructured) ([]string, error) {
 	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	want := maps.Clone(wish.Object)
 	delete(want, "apiVersion") // typed objects do not keep them
 	delete(want, "kind")
-	return covers(have, want), nil
+	if covers(have, want) {
+		return nil, nil
+	}
+	return differing("", have, want), nil
 }
 
 // describe names a child in a message, as kubectl would.

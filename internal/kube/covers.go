@@ -1,7 +1,10 @@
 package kube
 
 import (
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 )
 
 // covers reports whether every field of want is in have with the same value; what have holds beside it does not matter.
@@ -37,6 +40,26 @@ func covers(have, want any) bool { //nolint:gocyclo // one case for each shape o
 	default:
 		return reflect.DeepEqual(have, want)
 	}
+}
+
+// differing names the fields in which have does not cover want: of an object each by its path, of a list the whole. It shows
+// no values, which may be secrets.
+func differing(path string, have, want any) []string {
+	w, ok := want.(map[string]any)
+	h, alike := have.(map[string]any)
+	if !ok || !alike || len(w) == 0 {
+		if covers(have, want) {
+			return nil
+		}
+		return []string{strings.TrimPrefix(path, ".")}
+	}
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(w)) {
+		if got, there := h[key]; there || !hollow(w[key]) {
+			out = append(out, differing(path+"."+key, got, w[key])...)
+		}
+	}
+	return out
 }
 
 // hollow values may be dropped by the API server without a loss.

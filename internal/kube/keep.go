@@ -1,10 +1,13 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,9 +36,9 @@ func Keep(
 
 func keep(
 	ctx context.Context, c Children, owner client.Object, want *corev1.Secret, fill func(map[string][]byte) (map[string][]byte, error),
-) (map[string][]byte, error) {
+) (data map[string][]byte, err error) {
 	live := &corev1.Secret{}
-	err := c.Live.Get(ctx, client.ObjectKeyFromObject(want), live)
+	err = c.Live.Get(ctx, client.ObjectKeyFromObject(want), live)
 	absent := apierrors.IsNotFound(err)
 	switch {
 	case absent:
@@ -50,18 +53,33 @@ func keep(
 	if err != nil {
 		return nil, err
 	}
-	for key := range missing {
-		if _, there := live.Data[key]; there {
+	for key, value := range missing {
+		switch have, there := live.Data[key]; {
+		case there && !bytes.Equal(have, value):
 			return nil, fmt.Errorf("key %s would be overwritten", key)
+		case there:
+			delete(missing, key)
 		}
 	}
-	switch {
-	case absent:
-		return create(ctx, c, owner, want, missing)
-	case len(missing) == 0:
+	if !absent && len(missing) == 0 {
 		return live.Data, nil
 	}
-	return complete(ctx, c, live, missing)
+	what, lost := describe(c, want), removed
+	if !absent {
+		lost = slices.Sorted(maps.Keys(missing))
+	}
+	if err := c.Drift.Allow(what, lost...); err != nil {
+		return nil, err
+	}
+	if absent {
+		data, err = create(ctx, c, owner, want, missing)
+	} else {
+		data, err = complete(ctx, c, live, missing)
+	}
+	if err == nil {
+		c.Drift.Wrote(what, lost...)
+	}
+	return data, err
 }
 
 // create fails where another pass was faster; the next pass then finds the Secret of that one.
@@ -89,6 +107,34 @@ func complete(ctx context.Context, c Children, live *corev1.Secret, missing map[
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Client.Patch(ctx, live, patch, client.FieldOwner(naming.FieldOwner)); err != nil {
 		return nil, interpret(err)
+	}
+	return live.Data, nil
+}
+
+// Change edits the data of a Secret that Keep made, under a lock on the version that was read: a key that edit gives nil is
+// taken away. It is for what the spec or the clock asks for, and no drift.
+func Change(ctx context.Context, c Children, want *corev1.Secret, edit map[string][]byte) (map[string][]byte, error) {
+	live := &corev1.Secret{}
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
+		return nil, fault.Transient(v1alpha1.ReasonApplyFailed, fmt.Errorf("read %s: %w", describe(c, want), err))
+	}
+	if err := mustBeOurs(c, live, want, nil); err != nil {
+		return nil, err
+	}
+	before := live.DeepCopy()
+	for key, value := range edit {
+		if value == nil {
+			delete(live.Data, key)
+			continue
+		}
+		if live.Data == nil {
+			live.Data = map[string][]byte{}
+		}
+		live.Data[key] = value
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := c.Client.Patch(ctx, live, patch, client.FieldOwner(naming.FieldOwner)); err != nil {
+		return nil, fmt.Errorf("change %s: %w", describe(c, want), interpret(err))
 	}
 	return live.Data, nil
 }
@@ -125,9 +171,18 @@ func Remove(ctx context.Context, c Children, owner, child client.Object) error {
 		return nil //nolint:nilerr // what is not ours is left alone, which is all that was asked
 	}
 	uid := live.GetUID()
-	err := c.Client.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	err := c.Client.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(propagation(child)))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s: %w", describe(c, child), err)
 	}
 	return fault.Waiting(v1alpha1.ReasonDeleting, describe(c, child)+" is still being deleted")
+}
+
+// propagation: a workload is gone when its pods are; nothing else has anybody to wait for.
+func propagation(child client.Object) metav1.DeletionPropagation {
+	switch child.(type) {
+	case *appsv1.Deployment, *appsv1.StatefulSet:
+		return metav1.DeletePropagationForeground
+	}
+	return metav1.DeletePropagationBackground
 }

@@ -1,0 +1,85 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fault"
+)
+
+// refSize is about what one reference takes in a stream, with its headers.
+const refSize = 512
+
+// mustFit: JetStream reserves what a stream may hold, and refuses one for which the volume has no room left.
+func (r *Reconciler) mustFit(ctx context.Context, s *scope) error {
+	if s.server.ExternalNATS() != nil {
+		return nil // how much there is only its owner knows
+	}
+	siblings, err := s.siblings(ctx)
+	if err != nil {
+		return err
+	}
+	return fits(s.stream, siblings, s.server.Spec.NATS.Managed.Storage.Size)
+}
+
+// siblings are the streams of the same server, this one among them; they are listed once per pass and not to be changed.
+func (s *scope) siblings(ctx context.Context) ([]v1alpha1.DeliveryStream, error) {
+	if s.listed != nil {
+		return s.listed, nil
+	}
+	list := &v1alpha1.DeliveryStreamList{}
+	if err := s.kids.Client.List(ctx, list, client.MatchingFields{IndexServer: ServerOf(s.stream)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("list streams: %w", err))
+	}
+	s.listed = list.Items
+	return s.listed, nil
+}
+
+// fits is pure. Older streams have their room first.
+func fits(self *v1alpha1.DeliveryStream, siblings []v1alpha1.DeliveryStream, volume resource.Quantity) error {
+	own := holds(self)
+	all := own.DeepCopy()
+	for i := range siblings {
+		if other := &siblings[i]; other.UID != self.UID && other.DeletionTimestamp.IsZero() && older(other, self) {
+			all.Add(holds(other))
+		}
+	}
+	words := fmt.Sprintf("spec.stream.maxBytes and spec.deadLetter.maxBytes are %s together", own.String())
+	switch {
+	case own.Cmp(volume) > 0:
+		return fault.Terminal(v1alpha1.ReasonInvalidSpec, errors.New(words+", more than the "+volume.String()+" of the volume of NATS: lower them"))
+	case all.Cmp(volume) > 0:
+		return fault.Waiting(v1alpha1.ReasonInvalidSpec, words+", with those of older DeliveryStreams "+all.String()+", more than the "+
+			volume.String()+" of the volume of NATS: lower them here or there")
+	}
+	return nil
+}
+
+func holds(d *v1alpha1.DeliveryStream) resource.Quantity {
+	sum := d.Spec.Stream.MaxBytes.DeepCopy()
+	sum.Add(d.Spec.DeadLetter.MaxBytes)
+	return sum
+}
+
+func older(a, b *v1alpha1.DeliveryStream) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// crowded says, of a stream in which a few tenants with everything they may have waiting leave no room for the others, how
+// many fit. A full stream refuses references of everybody; they are swept up later, so it costs time and no message.
+func crowded(d *v1alpha1.DeliveryStream, tenants int) string {
+	room := d.Spec.Stream.MaxBytes.Value() / refSize / max(d.Spec.Stream.PerTenant.MaxMessages, 1)
+	if int64(tenants) <= room {
+		return ""
+	}
+	return fmt.Sprintf("full queues of %d tenants fill the stream for everybody: raise spec.stream.maxBytes, or lower "+
+		"spec.stream.perTenant.maxMessages", max(room, 1))
+}
