@@ -172,23 +172,9 @@ func (m *Mover) settle(ctx context.Context, zero *side, home int) error {
 	if err := target.setFrozen(ctx, false); err != nil {
 		return err
 	}
-	var rest []int
-	for _, id := range slices.Sorted(maps.Keys(m.configs)) {
-		if id == home {
-			continue
-		}
-		s, err := m.open(ctx, zero.tenant, id)
-		if err != nil {
-			return err
-		}
-		there, err := s.hasRows(ctx)
-		s.close(ctx)
-		if err != nil {
-			return err
-		}
-		if there {
-			rest = append(rest, id)
-		}
+	rest, err := m.leftIn(ctx, zero.tenant, home)
+	if err != nil {
+		return err
 	}
 	if len(rest) == 0 {
 		return nil
@@ -204,6 +190,28 @@ func (m *Mover) settle(ctx context.Context, zero *side, home int) error {
 		}
 	}
 	return nil
+}
+
+// leftIn lists the databases beside its home that have rows of the tenant.
+func (m *Mover) leftIn(ctx context.Context, tenant string, home int) (rest []int, err error) {
+	for _, id := range slices.Sorted(maps.Keys(m.configs)) {
+		if id == home {
+			continue
+		}
+		s, err := m.open(ctx, tenant, id)
+		if err != nil {
+			return nil, err
+		}
+		there, err := s.hasRows(ctx)
+		s.close(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			rest = append(rest, id)
+		}
+	}
+	return rest, nil
 }
 
 // emptyOne asks once more where the tenant lives, for a while has passed.
