@@ -94,6 +94,11 @@ func posting(channel, words string) *compassv1.PostMessageRequest {
 	return &compassv1.PostMessageRequest{ChannelId: channel, ClientId: words, Blocks: []*compassv1.Block{text(words)}}
 }
 
+// mentioning is a post that mentions somebody.
+func mentioning(channel, words, handle string) *compassv1.PostMessageRequest {
+	return &compassv1.PostMessageRequest{ChannelId: channel, ClientId: words, Blocks: []*compassv1.Block{mention(handle), text(words)}}
+}
+
 // start starts a session of an agent, as soon as a Runner is there, and waits until that has taken it.
 func (a *api) start(tb testing.TB, agent string) (session string) {
 	tb.Helper()

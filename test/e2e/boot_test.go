@@ -49,23 +49,23 @@ func refuses(t *testing.T, known *secrets, args []string, words ...string) {
 }
 
 // closedPort is an address on which nobody listens.
-func closedPort(t *testing.T) string {
-	t.Helper()
+func closedPort(tb testing.TB) string {
+	tb.Helper()
 	var listen net.ListenConfig
-	l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, l.Close())
+	l, err := listen.Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	must(tb, err)
+	must(tb, l.Close())
 	return l.Addr().String()
 }
 
 // silent is an address that takes connections and never says a word.
-func silent(t *testing.T) string {
-	t.Helper()
-	p := newProxy(t, closedPort(t))
+func silent(tb testing.TB) string {
+	tb.Helper()
+	p := newProxy(tb, closedPort(tb))
 	var listen net.ListenConfig
-	l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
+	l, err := listen.Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	must(tb, err)
+	tb.Cleanup(func() { _ = l.Close() })
 	p.hold(down)
 	p.open(l.Addr().String())
 	return p.address()
@@ -167,7 +167,7 @@ func TestProcessesRefuseWhatTheyCannotWorkWith(t *testing.T) {
 	for name, tc := range map[string]struct {
 		program string
 		db      func(t *testing.T) *storetest.Database
-		nats    func(t *testing.T) string
+		nats    func(tb testing.TB) string
 		words   []string
 	}{
 		"server, older schema":   {"server", old, silent, []string{"schema", "0006", "compass migrate up"}},

@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fabric/embedded"
 	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 	"github.com/rigelbuild/compass-operator/internal/store/worldtest"
 )
 
@@ -34,24 +36,29 @@ type cluster struct {
 	tick    time.Duration // the worker's floor tick; default: that of the product
 }
 
-func newCluster(t *testing.T) *cluster {
-	t.Helper()
-	c := &cluster{tb: t, world: worldtest.New(t), secrets: &secrets{}, dir: t.TempDir(), address: closedPort(t)}
-	c.truth = newTruth(t, c.world.Database.Super)
-	c.tenant = c.world.Tenant(t, "acme")
+func newCluster(tb testing.TB) *cluster {
+	tb.Helper()
+	c := &cluster{tb: tb, world: worldtest.New(tb), secrets: &secrets{}, dir: tb.TempDir(), address: closedPort(tb)}
+	c.truth = newTruth(tb, c.world.Database.Super)
+	c.tenant = c.world.Tenant(tb, "acme")
 	c.secrets.add("the admin's token", c.tenant.Token)
 	c.openBroker()
-	t.Cleanup(func() { c.broker.Stop() })
+	tb.Cleanup(func() { c.broker.Stop() })
 	return c
 }
 
 // openBroker starts the broker and makes the stream, which in Kubernetes is the operator's work.
 func (c *cluster) openBroker() {
 	c.tb.Helper()
-	quiet := slog.New(slog.DiscardHandler)
 	var err error
-	c.broker, err = embedded.Start(embedded.Config{Dir: c.dir, Listen: c.address, Logger: quiet})
+	c.broker, err = embedded.Start(embedded.Config{Dir: c.dir, Listen: c.address, Logger: slog.New(slog.DiscardHandler)})
 	must(c.tb, err)
+	c.makeStream(stream)
+}
+
+func (c *cluster) makeStream(stream string) {
+	c.tb.Helper()
+	quiet := slog.New(slog.DiscardHandler)
 	credentials, err := c.broker.Standalone()
 	must(c.tb, err)
 	operator, err := fabric.Open(c.tb.Context(), fabric.Config{Name: "operator", InProcess: c.broker, Credentials: credentials, Stream: stream, Logger: quiet})
@@ -80,22 +87,41 @@ func (c *cluster) credentials(dir string, role fabric.Role, id string) (path str
 type server struct {
 	*process
 	url, metrics string
-	nats         *proxy
+	pg, nats     *proxy
 	api          *api
 }
 
-func (c *cluster) settings(role fabric.Role, id string, nats *proxy) (config.Config, string) {
+// behind is a database as one reaches it through a proxy.
+func behind(tb testing.TB, db *storetest.Database, pg *proxy) *storetest.Database {
+	tb.Helper()
+	through := *db
+	for _, dsn := range []*string{&through.App, &through.System, &through.Provision} {
+		u, err := url.Parse(*dsn)
+		must(tb, err)
+		u.Host = pg.address()
+		*dsn = u.String()
+	}
+	return &through
+}
+
+// postgres is a process's own proxy to the database.
+func (c *cluster) postgres() *proxy {
+	c.tb.Helper()
+	return newProxy(c.tb, host(c.tb, c.world.Database.App))
+}
+
+func (c *cluster) settings(role fabric.Role, id string, pg, nats *proxy) (config.Config, string) {
 	c.tb.Helper()
 	dir := c.tb.TempDir()
-	s := settings(c.tb, c.secrets, c.world.Database, "nats://"+nats.address())
+	s := settings(c.tb, c.secrets, behind(c.tb, c.world.Database, pg), "nats://"+nats.address())
 	s.Fabric.CredsFile = c.credentials(dir, role, id)
 	return s, dir
 }
 
 func (c *cluster) server(name string) *server {
 	c.tb.Helper()
-	s := &server{nats: newProxy(c.tb, c.address)}
-	file, dir := c.settings(fabric.RoleServer, "", s.nats)
+	s := &server{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
+	file, dir := c.settings(fabric.RoleServer, "", s.pg, s.nats)
 	runners := c.broker.Keys().Runners
 	seed := string(runners.Scoped[fabric.RoleRunner].Text())
 	c.secrets.add("the issuer's seed", seed)
@@ -112,14 +138,20 @@ func (c *cluster) server(name string) *server {
 // worker is a `compass delivery`.
 type worker struct {
 	*process
-	metrics string
-	nats    *proxy
+	metrics  string
+	pg, nats *proxy
 }
 
 func (c *cluster) worker(name string) *worker {
 	c.tb.Helper()
-	w := &worker{nats: newProxy(c.tb, c.address)}
-	file, dir := c.settings(fabric.RoleWorker, stream, w.nats)
+	return c.workerOf(stream, name)
+}
+
+// workerOf is a worker of another stream than main.
+func (c *cluster) workerOf(stream, name string) *worker {
+	c.tb.Helper()
+	w := &worker{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
+	file, dir := c.settings(fabric.RoleWorker, stream, w.pg, w.nats)
 	file.Delivery = config.Delivery{Stream: stream, Holder: name, FloorTick: config.Duration(c.tick)}
 	w.process = launch(c.tb, c.secrets, name, "delivery", "--config", putYAML(c.tb, dir, "config.yaml", file))
 	w.metrics = w.listening("metrics and health")
@@ -322,6 +354,7 @@ func TestFloorTickDeliversWhatWasNeverPublished(t *testing.T) {
 func TestBrokerLosesEverything(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
+	c.tick = time.Hour // it would find the messages too
 	s := c.server("server")
 	w := c.worker("worker 1").serves()
 	box := c.box(s)

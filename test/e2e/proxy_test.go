@@ -25,6 +25,7 @@ type proxy struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced whenever something below changed
 	target  string        // "" refuses connections
+	closed  bool
 	links   map[*link]bool
 	held    [2]bool
 	except  *link // the one link for which held does not count
@@ -57,6 +58,7 @@ func newProxy(tb testing.TB, target string) *proxy {
 	work.Go(func() { p.serve(&work) })
 	tb.Cleanup(func() {
 		_ = l.Close()
+		p.change(func() { p.closed = true })
 		p.cut()
 		work.Wait()
 	})
@@ -75,6 +77,16 @@ func (p *proxy) change(fn func()) {
 
 // hold stops a direction of every connection, those to come included.
 func (p *proxy) hold(dir direction) { p.change(func() { p.held[dir] = true }) }
+
+// release lets everything that is held go on, on every connection.
+func (p *proxy) release() {
+	p.change(func() {
+		p.held, p.except = [2]bool{}, nil
+		for l := range p.links {
+			l.held = [2]bool{}
+		}
+	})
+}
 
 // onMark sets a trap: act runs, once, when a client says mark.
 func (p *proxy) onMark(mark string, act func(p *proxy, l *link)) {
@@ -147,7 +159,11 @@ func (p *proxy) serve(work *sync.WaitGroup) {
 			_ = client.Close()
 			continue
 		}
-		p.change(func() { p.links[l] = true })
+		p.change(func() {
+			if p.links[l] = true; p.closed {
+				l.close()
+			}
+		})
 		work.Go(func() { p.carry(l, up, client, l.server) })
 		work.Go(func() { p.carry(l, down, l.server, client) })
 	}
