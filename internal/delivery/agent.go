@@ -216,7 +216,7 @@ func (s *steer) carefully(ctx context.Context, fresh, due []store.PendingOwed) (
 	}
 	for _, p := range append(fresh, due...) {
 		var commands []store.SessionCommand
-		err = s.attempt(ctx, s.tenant, s.delivery(p), func(ctx context.Context) (err error) {
+		err = s.attempt(ctx, s.tenant, s.delivery(p), p.Attempts > 0, func(ctx context.Context) (err error) {
 			commands, err = s.reads.CommandsToPush(ctx, store.CommandQuery{Session: s.to.Session, Messages: []string{p.MessageID}})
 			return err
 		})

@@ -99,7 +99,7 @@ func (c *Consumer) pauseAfter(t *tenant, n int, idleMs int64) time.Duration {
 // carefully sends what is owed row by row.
 func (d *drain) carefully(ctx context.Context) error {
 	read := func(ctx context.Context, what store.Delivery, session string) (content store.Content, err error) {
-		err = d.attempt(ctx, d.tenant, what, func(ctx context.Context) error {
+		err = d.attempt(ctx, d.tenant, what, d.suspect, func(ctx context.Context) error {
 			content, err = d.reads.ChannelContent(ctx, store.ContentQuery{
 				Channel: what.Channel, Messages: []string{what.MessageID}, Sessions: []string{session}})
 			return err
@@ -129,7 +129,16 @@ func (d *drain) carefully(ctx context.Context) error {
 // attempt writes an attempt down, reads the row, and takes the attempt back: whatever the read returned, it did not kill.
 // An attempt that could not be taken back, because the database went away, is not written a second time by this process: a
 // life of a worker counts once at most.
-func (c *Consumer) attempt(ctx context.Context, t *tenant, d store.Delivery, read func(ctx context.Context) error) error {
+//
+// A suspect, which has an attempt on record, is tried while no other suspect is, whichever tenant's: their pauses end
+// together in every life, so the innocent one of two would be charged with each death by the other.
+func (c *Consumer) attempt(ctx context.Context, t *tenant, d store.Delivery, suspect bool, read func(ctx context.Context) error) error {
+	if suspect {
+		if err := c.suspects.enter(ctx, c); err != nil {
+			return err
+		}
+		defer c.suspects.leave()
+	}
 	fenced := func(write func(context.Context, store.Fence, store.Delivery) error) error {
 		fence, err := c.fence(t)
 		if err != nil {
@@ -149,6 +158,28 @@ func (c *Consumer) attempt(ctx context.Context, t *tenant, d store.Delivery, rea
 	c.charged.drop(t.id, d)
 	return err
 }
+
+// suspects lets one in at a time.
+type suspects chan struct{}
+
+// enter waits for its turn, and shows the watchdog meanwhile that it only waits.
+func (s suspects) enter(ctx context.Context, c *Consumer) error {
+	for {
+		timer := c.clock.NewTimer(time.Second)
+		select {
+		case s <- struct{}{}:
+			timer.Stop()
+			return nil
+		case <-timer.C():
+			c.watch.moved(ctx, c.clock.Now())
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+func (s suspects) leave() { <-s }
 
 // charged are the attempts that this process wrote down and has not taken back.
 type charged struct {

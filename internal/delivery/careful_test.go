@@ -42,6 +42,32 @@ func (g *ground) reborn(change ...func(*Options)) {
 	pass(time.Second)
 }
 
+// Holds REQ-231: care does not end with a page on which nothing is for this chain; the row behind it would kill every life
+// without an attempt on record. A simulation found it.
+func TestCareGoesBeyondAPageThatIsPassed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		g.truth.start(acme, "bot", "r1")
+		for range 40 { // more than a page of its own messages
+			g.truth.post("c", "bot")
+		}
+		poison := g.truth.post("c", "ada")
+		deaths := g.deadly(poison.ID)
+		g.run()
+		pass(time.Second)
+		lives := 1
+		for ; len(g.truth.dead) == 0 && lives < 20; lives++ {
+			g.reborn()
+			pass(31 * time.Second)
+		}
+		if *deaths != 6 { // once without care, then maxDeliver times
+			t.Errorf("died %d times in %d lives, want 1 + 5", *deaths, lives)
+		}
+	})
+}
+
 // Holds REQ-231, lessons B9: a row that kills the worker collects its deaths, parks at maxDeliver, and is announced;
 // meanwhile everybody else is served, and the messages before and after it come in order.
 func TestARowThatKillsTheWorkerParks(t *testing.T) {

@@ -152,6 +152,8 @@ type drain struct {
 	read   time.Time // when the snapshot was there
 	plans  []*plan
 	left   bool // a session was not looked at
+
+	suspect bool // the row that is being sent has an attempt on record
 }
 
 // plan is what one session gets in one look: links that are sent again, then new ones, in order.
@@ -369,7 +371,9 @@ func (d *drain) sendAgain(ctx context.Context, p *plan, read reader) (reached bo
 
 // sendRow sends one new link; a message that the session is no longer entitled to, or that is not there any more, is passed.
 func (d *drain) sendRow(ctx context.Context, p *plan, row store.OwedRow, read reader) (reached bool, err error) {
+	d.suspect = row.Attempts > 0
 	m, fit, err := d.fit(ctx, p, row, read)
+	d.suspect = false
 	if err != nil {
 		return false, err
 	}
@@ -402,7 +406,8 @@ func (d *drain) fit(ctx context.Context, p *plan, row store.OwedRow, read reader
 // settled reports whether the look came to its end: nothing was left because its pause was not over or nobody was reached.
 func (d *drain) settled() bool {
 	for _, p := range d.plans {
-		if d.now.Before(p.ch.hold) {
+		// A page that was passed whole, because nothing on it is for this chain, is not the end of what may be read now.
+		if d.now.Before(p.ch.hold) || p.cut && !p.done {
 			return false
 		}
 	}

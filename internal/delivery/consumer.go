@@ -41,6 +41,7 @@ type Consumer struct {
 	failures failures
 	letters  letters
 	charged  charged
+	suspects suspects
 	rejects  rejects
 	backlog  backlog
 	claims   claims
@@ -70,7 +71,7 @@ func NewConsumer(
 	c := &Consumer{
 		reads: st, writes: o.Writes, dispatch: dispatch, sessions: resolver, fab: fab, leases: o.Leases,
 		log: log.With("stream", o.Stream), o: o, clock: o.Clock, in: in,
-		sweepNow: make(chan struct{}, 1), movesNow: make(chan struct{}, 1), letters: newLetters(),
+		sweepNow: make(chan struct{}, 1), movesNow: make(chan struct{}, 1), letters: newLetters(), suspects: make(suspects, 1),
 	}
 	c.dirty = newDirty(o.Workers, c.clock.Now)
 	c.dirty.limit = c.sideBySide
