@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -115,6 +117,7 @@ func (g *gates) of(session string) []item {
 	for it := range g.sessions[session] {
 		out = append(out, it)
 	}
+	slices.SortFunc(out, func(a, b item) int { return strings.Compare(a.id, b.id) }) // of one tenant; so that a simulation can be replayed
 	return out
 }
 

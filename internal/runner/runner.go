@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -219,7 +222,8 @@ func (r *Runner) nudge() {
 	}
 }
 
-// tellLoop sends states. It coalesces by itself: what changes while one round is sent goes with the next.
+// tellLoop sends states. It coalesces by itself: what changes while one round is sent goes with the next. What goes in one
+// round has an order, so that a simulation can be replayed.
 func (r *Runner) tellLoop(ctx context.Context) {
 	for {
 		select {
@@ -234,9 +238,10 @@ func (r *Runner) tellLoop(ctx context.Context) {
 		for _, f := range refused {
 			r.sendState(ctx, f.stream, f.state)
 		}
-		for s := range told {
-			for stream, state := range s.states() {
-				r.sendState(ctx, stream, state)
+		for _, s := range slices.SortedFunc(maps.Keys(told), func(a, b *Session) int { return strings.Compare(a.ID, b.ID) }) {
+			states := s.states()
+			for _, stream := range slices.Sorted(maps.Keys(states)) {
+				r.sendState(ctx, stream, states[stream])
 			}
 		}
 	}

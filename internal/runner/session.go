@@ -2,6 +2,8 @@ package runner
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
@@ -112,7 +114,7 @@ func (s *Session) states() map[string]*compassv1.RunnerState {
 			continue
 		}
 		state := &compassv1.RunnerState{RunnerId: s.runner.id, TenantId: s.tenant, SessionId: s.ID, Generation: s.generation}
-		for channel := range channels {
+		for _, channel := range slices.Sorted(maps.Keys(channels)) {
 			c := s.chainOf(channel)
 			state.Channels = append(state.Channels, c.state(channel))
 			for _, r := range c.rejected {

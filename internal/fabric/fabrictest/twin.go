@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,13 +183,25 @@ func (f *Twin) check() error {
 
 // until makes an Unsubscribe that also runs when ctx ends and at Close.
 func (f *Twin) until(ctx context.Context, end func()) fabric.Unsubscribe {
-	var o sync.Once
-	stop := func() { o.Do(end) }
+	stop := once(end)
 	f.mu.Lock()
 	f.ends = append(f.ends, stop)
 	f.mu.Unlock()
 	detach := context.AfterFunc(ctx, stop)
 	return func() { detach(); stop() }
+}
+
+// once is sync.OnceFunc that a synctest bubble sees through: who waits for the first call lets the bubble's clock go on.
+func once(fn func()) func() {
+	var first atomic.Bool
+	done := make(chan struct{})
+	return func() {
+		if first.CompareAndSwap(false, true) {
+			fn()
+			close(done)
+		}
+		<-done
+	}
 }
 
 // hook is one OnReconnect function.

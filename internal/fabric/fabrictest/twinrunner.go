@@ -117,11 +117,16 @@ type told struct {
 	state *compassv1.RunnerState
 }
 
+// opener opens what is signed; fabric.CommandKeys is one. A simulation brings one that costs nothing.
+type opener interface {
+	Open(signed *compassv1.SessionsResponse) (*compassv1.Command, error)
+}
+
 // TwinRunner is a Runner of the shared fleet on a Broker.
 type TwinRunner struct {
 	b    *Broker
 	addr fabric.RunnerAddr
-	keys *fabric.CommandKeys
+	keys opener
 }
 
 var _ fabric.RunnerConn = (*TwinRunner)(nil)
@@ -132,7 +137,7 @@ func (b *Broker) Runner(_ *testing.T, id string, keys *fabric.CommandKeys) fabri
 }
 
 // ConnectRunner is Runner without a test around it.
-func (b *Broker) ConnectRunner(id string, keys *fabric.CommandKeys) *TwinRunner {
+func (b *Broker) ConnectRunner(id string, keys opener) *TwinRunner {
 	return &TwinRunner{b: b, addr: fabric.RunnerAddr{Fleet: naming.SharedFleet, ID: id}, keys: keys}
 }
 
@@ -151,8 +156,7 @@ func (r *TwinRunner) Commands(
 			fn(base, c, signed)
 		}
 	})
-	var o sync.Once
-	stop := func() { o.Do(end) }
+	stop := once(end)
 	detach := context.AfterFunc(ctx, stop)
 	return func() { detach(); stop() }, nil
 }
