@@ -122,11 +122,19 @@ func TestManager(t *testing.T) {
 		return g.get(t, worker, worker.Name) && *worker.Spec.Replicas == 1
 	})
 
-	// Lesson 2: who does it to JetStream itself is heard.
+	// Lesson 2 and ask 1: who does it to JetStream itself is heard, and so is a NATS that comes back with nothing.
 	if err := g.pool.RemoveStream(t.Context(), g.place(t), "main"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a removed stream is back", func() bool { return g.hasStream(t, "main") })
+
+	url := "nats://main-nats." + g.namespace + ".svc:4222"
+	g.nats[url].Wipe(t)
+	g.nats[url].Start(t, g.conf[url])
+	eventually(t, "a NATS without a memory has its streams and accounts again", func() bool {
+		g.kubelet(t)
+		return g.hasStream(t, "main") && all(server, acme, stream)()
+	})
 
 	late := g.newTenant(t, "late", "main")
 	eventually(t, "a late tenant is carried", all(late))

@@ -133,7 +133,7 @@ func serverHears(pool *backend.Pool) source.Source {
 
 func tenantsHear(pool *backend.Pool, c client.Client) source.Source {
 	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
-		if h.Stream != "" {
+		if h.Stream != "" || h.Lost {
 			return nil
 		}
 		return tenantsAt(ctx, c, tenant.IndexServer, h.Server.String(), nil)
@@ -142,7 +142,10 @@ func tenantsHear(pool *backend.Pool, c client.Client) source.Source {
 
 func streamsHear(pool *backend.Pool, c client.Client) source.Source {
 	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
-		if h.Stream != "" {
+		switch {
+		case h.Lost:
+			return nil
+		case h.Stream != "":
 			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: h.Server.Namespace, Name: h.Stream}}}
 		}
 		return streamsAt(ctx, c, h.Server, nil)

@@ -191,13 +191,16 @@ func (p *Pool) streams(ctx context.Context, at Place) (*natsStreams, error) {
 			return nil, nil, err
 		}
 		f, err := fabric.Open(ctx, cfg)
-		if err == nil {
-			err = p.hear(ctx, f, at.Server)
-		}
 		if err != nil {
 			return nil, nil, err
 		}
-		return f, func() { _ = f.Close(context.WithoutCancel(ctx)) }, nil
+		end := func() { _ = f.Close(context.WithoutCancel(ctx)) }
+		stop, err := p.hear(ctx, f, at.Server)
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		return f, func() { stop(); end() }, nil
 	})
 	return f, at.interpretNATS(err)
 }
