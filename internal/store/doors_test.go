@@ -155,7 +155,7 @@ func TestRoundTrips(t *testing.T) {
 			app := f.db.Straight(t, f.db.App) // no pooler would serve every mode
 			proxy := storetest.NewProxy(t, app, 0)
 			s := f.open(t, func(c *Config) {
-				c.ExecMode, c.MaxConns, c.Databases[0].App = mode, 1, proxy.Through(t, app)
+				c.ExecMode, c.MaxConns, c.Databases = mode, 1, []Database{{App: proxy.Through(t, app)}}
 			})
 			for _, call := range tripCalls(s) {
 				ctx := WithTenant(t.Context(), tenantA)

@@ -167,8 +167,15 @@ func TestHalfMadeTenantIsFinished(t *testing.T) {
 	if _, err := g.EnsureTenant(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
-	if names := g.column(t, 1, `select display_name from compass.tenants`); !slices.Equal(names, []string{"Acme"}) {
+	if names := g.column(t, 1, `select display_name from compass.tenants where slug = 'acme'`); !slices.Equal(names, []string{"Acme"}) {
 		t.Errorf("named %v where it lives", names)
+	}
+	whole, err := g.EnsureTenant(t.Context(), store.TenantRow{ID: store.TenantID(g.ids.Tenant()), Slug: "beta", Limits: []byte(`{}`), Database: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, frozen := g.home(t, whole.ID); frozen[0] != "true" || frozen[1] != "false" {
+		t.Errorf("frozen %v: a writer with a stale route would not be told", frozen)
 	}
 }
 
