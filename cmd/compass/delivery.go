@@ -43,7 +43,7 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	p, err := newProcess(ctx, "compass-delivery", c, log)
+	ctx, p, err := newProcess(ctx, "compass-delivery", c, log)
 	if err != nil {
 		return err
 	}

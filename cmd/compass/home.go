@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -43,6 +44,23 @@ func (h home) secret(name string, generate func() ([]byte, error)) ([]byte, erro
 		return nil, err
 	}
 	return raw, os.Rename(fresh, path) // whole or not at all
+}
+
+// lock takes the folder for this process, until it is given back or the process ends, however it ends: two processes in one
+// folder would be one NATS store with two writers.
+func (h home) lock() (unlock func(context.Context) error, err error) {
+	if err := os.MkdirAll(string(h), 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(h.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("another compass standalone works in %s: end it, or name another folder with --data: %w", string(h), err)
+	}
+	return func(context.Context) error { return file.Close() }, nil
 }
 
 func (h home) path(name string) string { return filepath.Join(string(h), name) }

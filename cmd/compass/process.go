@@ -36,21 +36,24 @@ type process struct {
 	// limits of tenants, as they were last read.
 	limits store.KnownLimits
 
+	end     context.CancelFunc // of every loop
 	closers []func(context.Context) error
 	loops   sync.WaitGroup
 	failed  chan error
 }
 
-func newProcess(ctx context.Context, service string, c config.Config, log io.Writer) (*process, error) {
+// newProcess returns a process and the context of all that it does: it ends with ctx, and with close.
+func newProcess(ctx context.Context, service string, c config.Config, log io.Writer) (context.Context, *process, error) {
 	tel, err := telemetry.Start(ctx, telemetry.Options{
 		Service: service, Version: version, Level: c.Log.Level, Log: log, OTLPEndpoint: c.Telemetry.OTLPEndpoint,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	p := &process{tel: tel, log: tel.Log, failed: make(chan error, 1)}
+	ctx, end := context.WithCancel(ctx)
+	p := &process{tel: tel, log: tel.Log, end: end, failed: make(chan error, 1)}
 	p.onClose(tel.Close)
-	return p, nil
+	return ctx, p, nil
 }
 
 func (p *process) onClose(fn func(context.Context) error) { p.closers = append(p.closers, fn) }
@@ -83,6 +86,7 @@ func (p *process) wait(ctx context.Context) error {
 // close ends everything, last opened first, and returns within goodbye, whatever hangs; cause is what ended the process. What
 // has not ended then ends with the process.
 func (p *process) close(cause error) error {
+	p.end()
 	within := goodbye
 	if errors.Is(cause, store.ErrLeaseLost) {
 		within = noGoodbye

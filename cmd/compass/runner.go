@@ -67,7 +67,7 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	if o.tokenFile == "" || o.keyFile == "" {
 		return errors.New("runner: name the file of the enrolment token with --token-file and a file for the key with --key-file")
 	}
-	p, err := newProcess(ctx, "compass-runner", config.Config{Log: config.Log{Level: o.level}}, log)
+	ctx, p, err := newProcess(ctx, "compass-runner", config.Config{Log: config.Log{Level: o.level}}, log)
 	if err != nil {
 		return err
 	}

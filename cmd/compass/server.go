@@ -47,7 +47,7 @@ func runServer(ctx context.Context, path string, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	p, err := newProcess(ctx, "compass-server", c, log)
+	ctx, p, err := newProcess(ctx, "compass-server", c, log)
 	if err != nil {
 		return err
 	}

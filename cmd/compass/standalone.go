@@ -15,6 +15,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fabric/embedded"
 	"github.com/rigelbuild/compass-operator/internal/naming"
+	"github.com/rigelbuild/compass-operator/internal/runner"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
@@ -77,12 +78,24 @@ func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer)
 		Sessions: config.Sessions{Lease: config.Duration(o.lease)},
 		Delivery: config.Delivery{Stream: standaloneStream, Holder: "standalone", FloorTick: config.Duration(o.floorTick)},
 	}.WithDefaults()
-	p, err := newProcess(ctx, "compass-standalone", c, log)
+	ctx, p, err := newProcess(ctx, "compass-standalone", c, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close(err)) }()
 	s := &standalone{process: p, o: o, home: home(o.data), c: c}
+	if err := o.validate(); err != nil {
+		return err
+	}
+	agent, err := s.namedAgent()
+	if err != nil {
+		return err
+	}
+	unlock, err := s.home.lock()
+	if err != nil {
+		return err
+	}
+	p.onClose(unlock)
 
 	st, worker, err := s.openStores(ctx)
 	if err != nil {
@@ -113,12 +126,32 @@ func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer)
 	if err := p.serveHealth(ctx, o.metrics, alive, srv.ready); err != nil {
 		return err
 	}
-	if err := s.startRunner(ctx, st, nats, "http://"+address); err != nil {
+	if err := s.startRunner(ctx, st, nats, "http://"+address, agent); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "ready: Connect API at http://%s, token of the platform's admin in %s, NATS for Runners at %s\n",
 		address, s.home.path("admin-token"), orNone(nats.URL()))
 	return p.wait(ctx)
+}
+
+// validate refuses what a flag can be set to and nothing could work with.
+func (o standaloneOptions) validate() error {
+	var bad []error
+	if o.lease < time.Second {
+		bad = append(bad, fmt.Errorf("--session-lease %v: at least 1s, or every Runner is taken for dead", o.lease))
+	}
+	if o.floorTick < 100*time.Millisecond {
+		bad = append(bad, fmt.Errorf("--floor-tick %v: at least 100ms, or nothing else happens", o.floorTick))
+	}
+	return errors.Join(bad...)
+}
+
+// namedAgent is nil where no Runner is wanted.
+func (s *standalone) namedAgent() (runner.Agent, error) {
+	if s.o.agent == "none" {
+		return nil, nil //nolint:nilnil // none is what was asked for
+	}
+	return s.agent(s.o.agent, s.o.record)
 }
 
 // carried: every tenant is the one stream's.
@@ -214,7 +247,7 @@ func (s *standalone) ensureAdmin(ctx context.Context, st *store.Store) error {
 }
 
 // startRunner enrols a Runner of this process over the same door as any other, with a one-time token of its own.
-func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *embedded.Server, server string) error {
+func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *embedded.Server, server string, agent runner.Agent) error {
 	ids := newIDs()
 	text, err := s.home.secret("runner-token", func() ([]byte, error) {
 		token, err := ids.RunnerToken(naming.SharedFleet)
@@ -224,7 +257,7 @@ func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *emb
 		return fmt.Errorf("keep enrolment token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
-	if _, err := st.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet); err != nil || s.o.agent == "none" {
+	if _, err := st.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet); err != nil || agent == nil {
 		return err
 	}
 	key, err := runnerKey(filepath.Join(s.o.data, "runner-key"))
@@ -232,10 +265,6 @@ func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *emb
 		return err
 	}
 	client, err := httpClient("")
-	if err != nil {
-		return err
-	}
-	agent, err := s.agent(s.o.agent, s.o.record)
 	if err != nil {
 		return err
 	}
