@@ -40,7 +40,13 @@ func TestContest(t *testing.T) {
 		t.Error("another stream is judged by the first")
 	}
 	now = now.Add(scaleCalm + time.Second)
-	if c.contested(one, now) || !c.found(one, now) {
-		t.Error("who stopped is not forgotten")
+	for i := range scaleReverts {
+		if !c.found(one, now) {
+			t.Errorf("who stopped is not forgotten: revert %d waits", i)
+		}
+	}
+	now = now.Add(scaleCalm + time.Second)
+	if c.contested(one, now) {
+		t.Error("who stopped is still contesting")
 	}
 }
