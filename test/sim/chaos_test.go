@@ -9,10 +9,11 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
-// chaos is how long faults come, calm how long afterwards everything may take: sessions that expire, and one tick.
+// chaos is how long faults come, calm how long afterwards everything may take: sessions that expire, leases of workers that
+// said no goodbye, and one tick.
 const (
 	chaos = 12 * time.Second
-	calm  = 2*runnerLease + 2*floorTick + 4*time.Second
+	calm  = 2*runnerLease + 2*floorTick + 4*time.Second + 2*store.DefaultLeaseTTL
 )
 
 // blow is one thing that goes wrong. It returns at once.
