@@ -149,7 +149,13 @@ func TestSharedReadOutlivesItsReader(t *testing.T) {
 	t.Parallel()
 	f, c := counted(t)
 	acme := f.Tenant(t, "acme")
-	channel := acme.Channel(t, "a")
+	bot := acme.Agent(t, "bot")
+	channel := acme.Channel(t, "a", bot)
+	session := acme.Session(t, bot)
+	n := text(channel, bot, "open")
+	n.In = session.In("t1")
+	m, err := f.comms.PostMessage(acme.Ctx, n)
+	must(t, err)
 	var clients []*client
 	for range 3 {
 		clients = append(clients, f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID}))
@@ -161,7 +167,8 @@ func TestSharedReadOutlivesItsReader(t *testing.T) {
 		<-proceed
 		return ctx.Err()
 	})
-	m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "one"))
+	// An edit: what becomes visible is read for all streams before they are woken.
+	_, err = f.comms.UpdateMessage(acme.Ctx, store.Edit{Message: m.Message.ID, Author: bot.ID, Blocks: []store.Block{store.Text("edited")}})
 	must(t, err)
 	reader := <-reading
 	late := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID}) // it comes while the read is under way

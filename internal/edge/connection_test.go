@@ -79,6 +79,7 @@ func TestStreamIsReplaced(t *testing.T) {
 	f.subscribe(t, acme.Token, address)  // another account of the tenant
 	f.subscribe(t, rival.Token, address) // another tenant
 	must(t, board.Tell(t.Context(), address, edge.Word{Event: "else", Tenant: string(acme.ID), Account: ada.ID}))
+	must(t, board.Tell(t.Context(), address, edge.Word{Event: edge.WordReplaced, Tenant: string(rival.ID), Account: ada.ID}))
 	_, err := f.messages(acme.Token).PostMessage(t.Context(), request(&compassv1.PostMessageRequest{
 		ChannelId: channel.ID, ClientId: "1", Blocks: textBlocks("still there"),
 	}))

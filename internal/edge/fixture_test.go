@@ -25,6 +25,7 @@ import (
 type fixture struct {
 	*worldtest.World
 	url   string
+	bus   *event.Bus
 	queue *queue
 	log   *logged
 }
@@ -83,7 +84,7 @@ func newFixture(t *testing.T, change ...func(*parts)) *fixture {
 	t.Cleanup(bus.Close)
 	instance, err := event.NewInstance(w.IDs.Instance())
 	must(t, err)
-	f := &fixture{World: w, queue: &queue{}, log: &logged{}}
+	f := &fixture{World: w, bus: bus, queue: &queue{}, log: &logged{}}
 	emitter, err := event.NewEmitter(event.EmitterOptions{Instance: instance, Bus: bus, Queue: f.queue})
 	must(t, err)
 	c, err := comms.NewComms(comms.Options{

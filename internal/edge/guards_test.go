@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/internal/comms"
 	"github.com/rigelbuild/compass-operator/internal/edge"
+	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
@@ -143,5 +145,42 @@ func TestOnlyTheHashOfATokenIsKept(t *testing.T) {
 	for _, half := range []string{"cmp_" + string(acme.ID) + "_" + hex.EncodeToString(hash[:]), secret, token[:len(token)-1], token + "0"} {
 		_, err := f.accounts(half).WhoAmI(t.Context(), request(&compassv1.WhoAmIRequest{}))
 		wants(t, "a token that is none", err, connect.CodeUnauthenticated)
+	}
+}
+
+// Whoever may do less than before has his streams asked again at once: each of the three changes is told, by his account.
+func TestChangesOfAccessAreTold(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	acme := f.Tenant(t, "acme")
+	ada, eve, bob := acme.Person(t, "ada"), acme.Person(t, "eve"), acme.Person(t, "bob")
+	id, _ := acme.TokenOf(t, ada)
+	sub, err := f.bus.Subscribe(event.SubscribeOptions{Tenant: string(acme.ID), Names: []event.Name{event.NameAccessChanged}})
+	must(t, err)
+	defer sub.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	accounts := f.accounts(acme.Token)
+	for _, change := range []struct {
+		whose string
+		call  func() error
+	}{
+		{ada.ID, func() error {
+			_, err := accounts.RevokeToken(ctx, request(&compassv1.RevokeTokenRequest{TokenId: id}))
+			return err
+		}},
+		{eve.ID, func() error {
+			_, err := accounts.SetRole(ctx, request(&compassv1.SetRoleRequest{AccountId: eve.ID, Role: compassv1.Role_ROLE_ADMIN}))
+			return err
+		}},
+		{bob.ID, func() error {
+			_, err := accounts.DeleteAccount(ctx, request(&compassv1.DeleteAccountRequest{AccountId: bob.ID}))
+			return err
+		}},
+	} {
+		must(t, change.call())
+		if told, err := sub.Next(ctx); err != nil || told.RowID != change.whose {
+			t.Errorf("told %+v, %v: want that the access of %s changed", told, err, change.whose)
+		}
 	}
 }
