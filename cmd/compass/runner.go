@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -84,7 +83,13 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	if err := p.serveHealth(ctx, o.listen, alive, alive); err != nil {
+	var running atomic.Pointer[runner.Runner]
+	if err := p.serveHealth(ctx, o.listen, alive, func(ctx context.Context) error {
+		if r := running.Load(); r != nil {
+			return r.Ready(ctx)
+		}
+		return errors.New("not enrolled yet")
+	}); err != nil {
 		return err
 	}
 	e := &enrolled{server: o.server, http: client, token: token, key: key, log: p.log, now: time.Now}
@@ -92,13 +97,15 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	if err := p.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) {
+	r, err := p.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) {
 		if len(o.natsURLs) > 0 {
 			c.URLs = o.natsURLs
 		}
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
+	running.Store(r)
 	return p.wait(ctx)
 }
 
@@ -115,9 +122,9 @@ func (p *process) agent(name, record string) (runner.Agent, error) {
 }
 
 // startRunner enrols, connects and runs the Runner until the context ends.
-func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Agent, adjust func(*fabric.RunnerConfig)) error {
+func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Agent, adjust func(*fabric.RunnerConfig)) (*runner.Runner, error) {
 	if err := e.enrol(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	p.spawn(ctx, "credentials", e.refresh)
 	fc := fabric.RunnerConfig{ID: e.id, URLs: e.urls, CAFile: e.caFile,
@@ -125,15 +132,15 @@ func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Age
 	adjust(&fc)
 	conn, err := fabric.OpenRunner(ctx, fc)
 	if err != nil {
-		return fmt.Errorf("reach NATS%s: %w", checkNATS(fc.URLs, "--nats-url or, without it, the Server's server.runnerURLs"), err)
+		return nil, fmt.Errorf("reach NATS%s: %w", checkNATS(fc.URLs, "--nats-url or, without it, the Server's server.runnerURLs"), err)
 	}
 	p.onClose(func(context.Context) error { conn.Close(); return nil })
 	r, err := runner.New(runner.Options{ID: e.id, Server: e.client(), Link: conn, Agent: agent, Log: p.log})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.spawn(ctx, "runner", r.Run)
-	return nil
+	return r, nil
 }
 
 // runnerKey reads this Runner's key, or makes it and keeps it before anybody hears of it.
@@ -273,21 +280,4 @@ func (e *enrolled) client() compassv1connect.RunnerServiceClient {
 				return next(ctx, q)
 			}
 		})))
-}
-
-// httpClient trusts the system's authorities, or the one in the file alone.
-func httpClient(caFile string) (*http.Client, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is one
-	if caFile != "" {
-		pem, err := os.ReadFile(caFile)
-		if err != nil {
-			return nil, fmt.Errorf("read certificate authority: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no PEM certificate", caFile)
-		}
-		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
-	}
-	return &http.Client{Transport: transport}, nil
 }

@@ -269,5 +269,6 @@ func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *emb
 		return err
 	}
 	e := &enrolled{server: server, http: client, token: token, key: key, log: s.log, now: time.Now}
-	return s.process.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, nats })
+	_, err = s.process.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, nats })
+	return err
 }

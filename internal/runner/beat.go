@@ -2,6 +2,8 @@ package runner
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
@@ -9,6 +11,9 @@ import (
 
 // helloRetry is the pause between attempts to begin an incarnation.
 const helloRetry = 500 * time.Millisecond
+
+// missed is after how many heartbeats without an answer a Runner says that it is not ready.
+const missed = 3
 
 // beat says hello and then heartbeats until the context ends. Where the Servers say that this incarnation is over, every
 // session is dropped and another hello begins the next.
@@ -37,6 +42,7 @@ func (r *Runner) hello(ctx context.Context) (time.Duration, bool) {
 		if err == nil {
 			r.mu.Lock()
 			r.inc, r.counter = answer.Msg.GetIncarnation(), 0
+			r.every, r.heard = time.Duration(answer.Msg.GetHeartbeatMs())*time.Millisecond, r.clock.Now()
 			r.mu.Unlock()
 			r.log.InfoContext(ctx, "Runner began", "incarnation", answer.Msg.GetIncarnation())
 			return time.Duration(answer.Msg.GetHeartbeatMs()) * time.Millisecond, true
@@ -65,6 +71,7 @@ func (r *Runner) heartbeat(ctx context.Context, every time.Duration) {
 		return
 	}
 	r.mu.Lock()
+	r.heard = r.clock.Now()
 	for _, id := range over { // it was heard
 		delete(r.sessions, id)
 	}
@@ -72,6 +79,19 @@ func (r *Runner) heartbeat(ctx context.Context, every time.Duration) {
 	for _, orders := range answer.Msg.GetSessions() {
 		r.obey(orders)
 	}
+}
+
+// Ready is nil while Servers answer: without them no session starts here, and the lease on what runs is about to end.
+func (r *Runner) Ready(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inc == 0 {
+		return errors.New("no Server has answered a hello yet")
+	}
+	if silent := r.clock.Now().Sub(r.heard); silent > missed*r.every {
+		return fmt.Errorf("no Server has answered a heartbeat for %v", silent.Round(time.Second))
+	}
+	return nil
 }
 
 func (r *Runner) heartbeatRequest() (q *compassv1.HeartbeatRequest, over []string) {

@@ -46,6 +46,8 @@ type Runner struct {
 	mu       sync.Mutex
 	inc      int64
 	counter  int64
+	every    time.Duration // between heartbeats
+	heard    time.Time     // when a Server last answered
 	fences   fences
 	sessions map[string]*Session
 	claiming map[string]*compassv1.Start

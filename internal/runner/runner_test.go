@@ -36,6 +36,7 @@ type world struct {
 	beats    []*compassv1.HeartbeatRequest
 	orders   []*compassv1.HeartbeatResponse_SessionOrders
 	expired  bool
+	away     bool // heartbeats reach nobody
 	fetch    []*compassv1.SessionCommand
 	changed  chan struct{}
 }
@@ -107,13 +108,19 @@ func (c client) Hello(context.Context, *connect.Request[compassv1.HelloRequest])
 }
 
 func (c client) Heartbeat(_ context.Context, q *connect.Request[compassv1.HeartbeatRequest]) (*connect.Response[compassv1.HeartbeatResponse], error) {
-	answer := &compassv1.HeartbeatResponse{}
+	answer, away := &compassv1.HeartbeatResponse{}, false
 	c.w.note(func() {
+		if away = c.w.away; away {
+			return
+		}
 		c.w.beats = append(c.w.beats, q.Msg)
 		answer.Expired = c.w.expired
 		answer.Sessions = c.w.orders
 		c.w.orders = nil
 	})
+	if away {
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("away"))
+	}
 	return connect.NewResponse(answer), nil
 }
 
@@ -141,7 +148,7 @@ func (c client) RelayCommsCall(_ context.Context, q *connect.Request[compassv1.R
 	return connect.NewResponse(&compassv1.RelayCommsCallResponse{Message: &compassv1.Message{Id: "m_" + q.Msg.GetTurnId(), ChannelId: "c"}}), nil
 }
 
-func start(t *testing.T, w *world, agent runner.Agent) {
+func start(t *testing.T, w *world, agent runner.Agent) *runner.Runner {
 	t.Helper()
 	r, err := runner.New(runner.Options{ID: "r-1", Server: client{w: w}, Link: w, Agent: agent, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -152,6 +159,7 @@ func start(t *testing.T, w *world, agent runner.Agent) {
 	go func() { defer close(done); _ = r.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	w.until(t, "the Runner heartbeats", func() bool { return w.deliver != nil && len(w.beats) > 0 })
+	return r
 }
 
 func (w *world) send(ctx context.Context, cmd *compassv1.Command) {
@@ -290,6 +298,19 @@ func TestHeartbeatAnswerHealsWhatWasLost(t *testing.T) {
 	w.until(t, "an expired Runner drops its sessions", func() bool {
 		return !w.expired && len(w.beats[len(w.beats)-1].GetSessions()) == 0
 	})
+}
+
+// A Runner that no Server hears is not ready: no session starts there.
+func TestReadyWhileServersAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	r := start(t, w, took(w, new([]string)))
+	ready := func() bool { return r.Ready(t.Context()) == nil }
+	w.until(t, "ready", ready)
+	w.note(func() { w.away = true })
+	w.until(t, "not ready without an answer", func() bool { return !ready() })
+	w.note(func() { w.away = false })
+	w.until(t, "ready again", ready)
 }
 
 func TestAskWaitsForItsAnswerInsideTheTurn(t *testing.T) {
