@@ -34,21 +34,28 @@ type Admin struct {
 	url    url.URL
 	ca     []byte
 	secret client.ObjectKey
+	keys   string // of the Secret, that the URL is made of
 	drift  *drift.Ledger
 }
 
 // ReadAdmin reads the Secret that spec.database.adminSecretRef names: either uri, or host, port, username, password,
-// [database], [sslmode]; and [ca.crt]. What is missing is waited for and named.
+// [database], [sslmode]; and [ca.crt]. What is missing, or cannot be, is waited for and named.
 func ReadAdmin(ctx context.Context, c kube.Children, key client.ObjectKey) (Admin, error) {
 	data, err := kube.Read(ctx, c, key)
 	if err != nil {
 		return Admin{}, err
 	}
 	a := Admin{ca: data["ca.crt"], secret: key, drift: c.Drift}
-	if len(data["uri"]) > 0 {
+	switch {
+	case len(data["uri"]) > 0:
 		err = a.fromURI(string(data["uri"]))
-	} else if _, err = kube.Read(ctx, c, key, "host", "username", "password"); err == nil {
-		a.fromParts(data)
+	case len(data["host"]) == 0: // or a misspelt uri would be asked for one part after the other
+		err = fault.Waiting(v1alpha1.ReasonWaitingForSecret, fmt.Sprintf("Secret %s has neither key uri nor key host: add uri "+
+			"(postgres://user:password@host:port/database), or host, port, username and password", key))
+	default:
+		if _, err = kube.Read(ctx, c, key, "username", "password"); err == nil {
+			err = a.fromParts(data)
+		}
 	}
 	if err != nil {
 		return Admin{}, err
@@ -62,12 +69,15 @@ func ReadAdmin(ctx context.Context, c kube.Children, key client.ObjectKey) (Admi
 }
 
 func (a *Admin) fromURI(text string) error {
+	a.keys = "key uri"
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || !slices.Contains([]string{"postgres", "postgresql"}, u.Scheme) || u.Hostname() == "" || u.User == nil:
 		return a.invalid("key uri is not postgres://user:password@host:port/database, with special characters escaped")
 	case u.Query().Get(paramRoot) != "":
 		return a.invalid("key uri names a certificate file with sslrootcert: put the certificate under key ca.crt instead")
+	case u.Port() != "" && !isPort(u.Port()):
+		return a.invalid("key uri: " + noPort)
 	}
 	u.Scheme = "postgres"
 	if u.Path == "" || u.Path == "/" {
@@ -77,20 +87,40 @@ func (a *Admin) fromURI(text string) error {
 	return nil
 }
 
-func (a *Admin) fromParts(data map[string][]byte) {
+func (a *Admin) fromParts(data map[string][]byte) error {
+	a.keys = "keys host, port, database and sslmode"
 	or := func(key, def string) string {
 		if len(data[key]) > 0 {
 			return string(data[key])
 		}
 		return def
 	}
+	port := or("port", defaultPostgresPort)
+	if !isPort(port) {
+		return a.invalid("key port: " + noPort)
+	}
 	a.url = url.URL{
-		Scheme: "postgres", Host: net.JoinHostPort(or("host", ""), or("port", defaultPostgresPort)),
+		Scheme: "postgres", Host: net.JoinHostPort(or("host", ""), port),
 		User: url.UserPassword(or("username", ""), or("password", "")), Path: "/" + or("database", defaultDatabase),
 	}
 	if mode := or(paramMode, ""); mode != "" {
 		a.url.RawQuery = url.Values{paramMode: {mode}}.Encode()
 	}
+	return nil
+}
+
+// noPort quotes nothing: with a mistake in the text before it, what stands where the port should be is part of a password.
+const noPort = "the port is not a number from 1 to 65535: correct it"
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// unreadable: the client of Postgres does not take what the Secret holds. What it says itself would quote it.
+func (a *Admin) unreadable() error {
+	return a.invalid("with " + a.keys + " no connection can be made: correct sslmode and the other parameters, " +
+		"and see that ca.crt, if it is there, holds certificates in PEM")
 }
 
 func (a *Admin) invalid(what string) error {

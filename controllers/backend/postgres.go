@@ -173,6 +173,8 @@ func (a Admin) interpret(err error) error {
 	case isClaimed:
 		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("the database is kept by CompassServer %s: choose another "+
 			"spec.database.name, or, if that one is gone, run: %s", claimed.By, claimed.Release))
+	case errors.Is(err, admin.ErrUnreadable):
+		return a.unreadable()
 	case errors.Is(err, admin.ErrForeign):
 		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, err.Error()+": choose another spec.database.name, or give it to that role")
 	case errors.Is(err, admin.ErrBeyondAdmin):

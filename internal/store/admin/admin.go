@@ -23,6 +23,9 @@ var ErrBeyondAdmin = errors.New("needs a superuser")
 // ErrAbsent says: a dry run found no database to look into.
 var ErrAbsent = errors.New("does not exist")
 
+// ErrUnreadable says: the DSN is none that pgx takes. It does not say why, because the cause would quote it.
+var ErrUnreadable = errors.New("the admin's DSN cannot be read")
+
 const defaultTimeout = 30 * time.Second
 
 // Options say how to reach the server.
@@ -97,7 +100,7 @@ func (a *Admin) connect(ctx context.Context, database string) (*pgx.Conn, error)
 	}
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, errors.New("the admin's DSN cannot be read") // the cause would quote it
+		return nil, ErrUnreadable
 	}
 	config.RuntimeParams["search_path"] = "pg_catalog"
 	return pg.ConnectDirect(ctx, config)
