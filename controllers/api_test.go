@@ -141,6 +141,7 @@ func TestValidation(t *testing.T) {
 		{leastStream, "spec.stream", "{maxAge: 1m}", "{maxAge: 59s}", "at least 1m"},
 		{leastStream, "spec.stream", "{maxBytes: 1Mi}", `{maxBytes: "0"}`, "must be more than 0"},
 		{leastStream, "spec.stream", "{duplicateWindow: 100ms}", "{duplicateWindow: 11m}", "from 100ms to 10m"},
+		{leastStream, "spec.stream", "{maxAge: 5m, duplicateWindow: 5m}", "{maxAge: 5m, duplicateWindow: 6m}", "not longer than spec.stream.maxAge"},
 		{leastStream, "spec.stream", "{perTenant: {maxMessages: 1}}", "{perTenant: {maxMessages: 0}}", "maxMessages"},
 		{leastStream, "spec.delivery", "{maxDeliver: 1}", "{maxDeliver: 0}", "maxDeliver"},
 		{leastStream, "spec.delivery", "{ackWait: 1s}", "{ackWait: 999ms}", "from 1s to 10m"},

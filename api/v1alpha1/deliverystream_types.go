@@ -98,6 +98,7 @@ type TenantSelection struct {
 }
 
 // StreamSpec shapes the JetStream stream of references: work queue, file storage, one replica.
+// +kubebuilder:validation:XValidation:rule="!has(self.duplicateWindow) || !has(self.maxAge) || duration(self.duplicateWindow) <= duration(self.maxAge)",message="spec.stream.duplicateWindow: not longer than spec.stream.maxAge"
 type StreamSpec struct {
 	// MaxAge of a reference. One that ages out costs latency: the floor tick finds what is owed.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="spec.stream.maxAge: at least 1m"
