@@ -24,6 +24,7 @@ import (
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/controllers/stream"
 	"github.com/rigelbuild/compass-operator/controllers/tenant"
+	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 // The rights of the operator, from which config/rbac/role.yaml and the chart are made.
@@ -70,6 +71,7 @@ func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 		For(&v1alpha1.CompassTenant{}, builder.WithPredicates(edited())).
 		Owns(&corev1.Secret{}).
 		Watches(&v1alpha1.CompassServer{}, handler.EnqueueRequestsFromMapFunc(tenantsOf(c)), builder.WithPredicates(readiness())).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(tenantsTrusting(c)), builder.WithPredicates(authorities())).
 		// A stream that takes tenants in or lets them go changes who delivers for them.
 		Watches(&v1alpha1.DeliveryStream{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 			d, ok := obj.(*v1alpha1.DeliveryStream)
@@ -98,6 +100,7 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 		For(&v1alpha1.DeliveryStream{}, builder.WithPredicates(edited())).
 		Owns(&appsv1.Deployment{}).Owns(&corev1.Secret{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.ServiceAccount{}).Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&v1alpha1.CompassServer{}, handler.EnqueueRequestsFromMapFunc(streamsOf(c)), builder.WithPredicates(readiness())).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(streamsTrusting(c)), builder.WithPredicates(authorities())).
 		// A tenant that has its row, or is gone, is to be placed, or not any more.
 		Watches(&v1alpha1.CompassTenant{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 			t, ok := obj.(*v1alpha1.CompassTenant)
@@ -168,6 +171,24 @@ func streamsOf(c client.Client) handler.MapFunc {
 	}
 }
 
+// A server publishes what verifies it, its Postgres and its NATS in Secrets of its own, and whoever refers to it keeps a copy.
+
+func tenantsTrusting(c client.Client) handler.MapFunc {
+	return func(ctx context.Context, obj client.Object) []reconcile.Request {
+		return tenantsAt(ctx, c, tenant.IndexServer, publisher(obj).String(), nil)
+	}
+}
+
+func streamsTrusting(c client.Client) handler.MapFunc {
+	return func(ctx context.Context, obj client.Object) []reconcile.Request {
+		return streamsAt(ctx, c, publisher(obj), nil)
+	}
+}
+
+func publisher(obj client.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetLabels()[naming.LabelServer]}
+}
+
 // A mapper that cannot look things up answers nobody: the resync comes to everybody. It reads what the cache holds and
 // changes none of it. With a thousand of each, whoever need not look must not be asked to: which narrows down, nil does not.
 
@@ -215,6 +236,23 @@ func readiness() predicate.Predicate {
 			is(v1alpha1.ConditionDatabaseReady), is(v1alpha1.ConditionFabricReady), is(v1alpha1.ConditionSchemaReady),
 			!s.DeletionTimestamp.IsZero(), s.Spec.AllowedTenants.String(),
 		}
+	})
+}
+
+// authorities: a server publishes another certificate to verify something by. One that is gone is no news until it is back,
+// because nobody could copy it meanwhile.
+func authorities() predicate.Predicate {
+	published := changed(func(obj client.Object) any {
+		s, ok := obj.(*corev1.Secret)
+		if !ok {
+			return nil
+		}
+		return string(s.Data[backend.KeyCA])
+	})
+	return predicate.And(published, predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return e.Object.GetLabels()[naming.LabelServer] != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectNew.GetLabels()[naming.LabelServer] != "" },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
 	})
 }
 
