@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
@@ -265,6 +266,28 @@ func TestTenantMoves(t *testing.T) {
 	after, err := s.TenantBySlug(t.Context(), "a")
 	if err != nil || after.Stream != "own" || after.Draining || after.Claim <= row.Claim {
 		t.Errorf("%+v, %v; want with own, under a higher claim", after, err)
+	}
+}
+
+// A stream that cannot be made takes nobody from one that works: its tenants' references would go nowhere.
+func TestTenantStaysUntilTheQueueIsThere(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	op := newOperator(t, g, &calls{})
+	server, a := g.newServer(t, "main"), g.newTenant(t, "a", "main")
+	rest := g.newStream(t, "rest", "main")
+	op.settle(t, server, a, rest)
+	g.mustBeReady(t, server, rest)
+
+	huge := g.newStream(t, "huge", "main", func(o *v1alpha1.DeliveryStream) {
+		o.Spec.Tenants = v1alpha1.TenantSelection{Names: []string{"a"}}
+		o.Spec.Stream.MaxBytes = resource.MustParse("900Gi")
+	})
+	op.settle(t, huge, a)
+	g.says(t, huge, v1alpha1.ConditionTenantsPlaced, is("False", "WaitingForDependency"), "a", "ConsumerReady")
+	row, err := g.open(t, "main-databases").TenantBySlug(t.Context(), "a")
+	if err != nil || row.Stream != "rest" || row.Draining {
+		t.Errorf("%+v, %v; want with rest, and not draining", row, err)
 	}
 }
 

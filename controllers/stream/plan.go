@@ -15,6 +15,7 @@ import (
 type plan struct {
 	mine      int               // tenants that it carries already
 	take      []store.TenantRow // to be handed to it by whom they are with, or nobody
+	stay      []string          // to be taken once the queue is there
 	release   []store.TenantRow // to be let go of: nobody wants them
 	conflicts []conflict        // wanted, and rightly with somebody else
 	missing   []string          // named, and not there
@@ -49,6 +50,18 @@ func desirePlacements(self *v1alpha1.DeliveryStream, claims claims, tenants []st
 	}
 	slices.Sort(p.missing)
 	return p
+}
+
+// stayWithOthers is for a stream whose queue is not there: whom another stream carries is served, and would not be here.
+func (p *plan) stayWithOthers() {
+	p.take = slices.DeleteFunc(p.take, func(t store.TenantRow) bool {
+		if t.Stream == "" {
+			return false
+		}
+		p.stay = append(p.stay, t.Slug)
+		return true
+	})
+	slices.Sort(p.stay)
 }
 
 // claims are what the streams of one server ask for. One that is being deleted asks for nothing.

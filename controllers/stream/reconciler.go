@@ -108,10 +108,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, stream *v1alpha1.DeliveryStr
 func (r *Reconciler) steps() []flow.Step[scope] {
 	queue, worker := []string{v1alpha1.ConditionStreamReady}, []string{v1alpha1.ConditionWorkerAvailable}
 	return []flow.Step[scope]{
-		{Condition: v1alpha1.ConditionTenantsPlaced, Run: r.placeTenants},
 		{Condition: v1alpha1.ConditionStreamReady, Run: r.ensureStream},
 		{Condition: v1alpha1.ConditionDeadLetterReady, Run: r.ensureDeadLetters},
 		{Condition: v1alpha1.ConditionConsumerReady, Needs: queue, Run: r.ensureConsumer},
+		{Condition: v1alpha1.ConditionTenantsPlaced, Run: r.placeTenants}, // also without a queue, but nobody else's tenants
 		{Condition: v1alpha1.ConditionWorkerAvailable, Run: r.ensureWorker},
 		{Condition: v1alpha1.ConditionSingleWriter, Needs: worker, Run: r.judgeWriter},
 	}

@@ -44,6 +44,9 @@ func (r *Reconciler) placeTenants(ctx context.Context, s *scope) error {
 	}
 	claims := claimsOf(siblings, tagged)
 	p := desirePlacements(s.stream, claims, tenants)
+	if s.consumer == nil {
+		p.stayWithOthers()
+	}
 	waits, err := r.move(ctx, s, &p)
 	if err != nil {
 		return err
@@ -154,6 +157,10 @@ func unplaced(p plan, waits []string, claims claims, self *v1alpha1.DeliveryStre
 	if len(p.missing) > 0 {
 		return fault.Waiting(v1alpha1.ReasonWaitingForTenant,
 			"no such tenant: "+list(p.missing)+": make a CompassTenant with that slug, or take it off spec.tenants.names")
+	}
+	if len(p.stay) > 0 {
+		return fault.Waiting(v1alpha1.ReasonWaitingForDependency,
+			"ConsumerReady is not True yet, so they stay with the stream that carries them: "+list(p.stay))
 	}
 	if len(waits) > 0 {
 		return fault.Waiting(v1alpha1.ReasonWaitingForDrain, "the worker that carries them has yet to let go of: "+list(waits))
