@@ -57,7 +57,11 @@ func statefulSetReady(set *appsv1.StatefulSet) bool {
 
 // waitingForPods tells where to look.
 func waitingForPods(what, namespace string, selector map[string]string) string {
-	return fmt.Sprintf("%s is starting: kubectl -n %s describe pods -l %s=%s,%s=%s", what, namespace,
+	return what + " is starting: " + describePods(namespace, selector)
+}
+
+func describePods(namespace string, selector map[string]string) string {
+	return fmt.Sprintf("kubectl -n %s describe pods -l %s=%s,%s=%s", namespace,
 		naming.LabelComponent, selector[naming.LabelComponent], naming.LabelServer, selector[naming.LabelServer])
 }
 

@@ -72,6 +72,7 @@ type scope struct {
 	streams   int32
 	deployed  bool // the Deployment is as wanted
 	available int32
+	stuck     string // what keeps newer pods from taking the place of those that are available
 }
 
 // place is where the server's systems are, as far as this pass knows.

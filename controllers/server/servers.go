@@ -55,7 +55,8 @@ func (r *Reconciler) ensureServers(ctx context.Context, s *scope) error {
 		return err
 	}
 	s.deployed, s.available = true, dep.Status.AvailableReplicas
-	return availability(dep, s.selector(naming.ComponentServer).MatchLabels)
+	s.stuck, err = availability(dep, s.selector(naming.ComponentServer).MatchLabels)
+	return err
 }
 
 // leaveScale: a number of replicas that the spec leaves open is somebody else's. Until that one has set it, it stays what it
@@ -72,23 +73,38 @@ func (s *scope) leaveScale(ctx context.Context, want *appsv1.Deployment) error {
 	return client.IgnoreNotFound(err)
 }
 
-// availability judges what the Deployment says of the newest generation. One that is stuck says why.
-func availability(dep *appsv1.Deployment, selector map[string]string) error {
-	waits := fault.Waiting(v1alpha1.ReasonWaitingForPods, waitingForPods("the Server", dep.Namespace, selector))
-	if dep.Status.ObservedGeneration < dep.Generation {
-		return waits
-	}
+// availability judges what the Deployment says of the newest generation. One that is stuck says why, and beside it, where
+// pods of before are available still, what is stuck.
+func availability(dep *appsv1.Deployment, selector map[string]string) (stuck string, err error) {
+	waits := waitingForPods("the Server", dep.Namespace, selector)
 	available := false
+	if dep.Status.ObservedGeneration < dep.Generation {
+		return "", fault.Waiting(v1alpha1.ReasonWaitingForPods, waits)
+	}
 	for _, c := range dep.Status.Conditions {
 		switch {
 		case c.Type == appsv1.DeploymentAvailable && c.Status == corev1.ConditionTrue:
 			available = true
 		case c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue:
-			return fault.Waiting(v1alpha1.ReasonWaitingForPods, "no pod can be made: "+strings.TrimSpace(c.Message))
+			return "", fault.Waiting(v1alpha1.ReasonWaitingForPods, "no pod can be made: "+withoutPod(c.Message))
+		case c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse:
+			stuck = fmt.Sprintf("the pods of Deployment %s/%s do not start: correct spec.image, spec.server.resources or spec.server.pod, "+
+				"if they are the cause that this shows: %s", dep.Namespace, dep.Name, describePods(dep.Namespace, selector))
 		}
 	}
-	if !available {
-		return waits
+	switch {
+	case available:
+		return stuck, nil
+	case stuck != "":
+		waits = stuck
 	}
-	return nil
+	return "", fault.Waiting(v1alpha1.ReasonWaitingForPods, waits)
+}
+
+// withoutPod takes the pod's name, which is another at each attempt, from what Kubernetes says of it.
+func withoutPod(message string) string {
+	if _, why, ok := strings.Cut(message, " is forbidden: "); ok {
+		message = why
+	}
+	return strings.TrimSpace(message)
 }

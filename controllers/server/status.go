@@ -26,7 +26,7 @@ func report(s *scope) flow.Notes {
 	if s.deployed {
 		status.AvailableServers = s.available
 		status.Endpoint = backend.Endpoint(s.key, s.names.Server)
-		notes[v1alpha1.ConditionServerAvailable] = flow.Note{Reason: v1alpha1.ReasonAvailable}
+		notes[v1alpha1.ConditionServerAvailable] = flow.Note{Reason: v1alpha1.ReasonAvailable, Message: s.stuck}
 	}
 	if s.database != nil && s.database.AdminSuperuser {
 		notes[v1alpha1.ConditionDatabaseReady] = flow.Note{
