@@ -88,11 +88,11 @@ func TestConsent(t *testing.T) {
 		s := &v1alpha1.CompassServer{}
 		home.update(t, s, "main", func() { s.Spec.AllowedTenants.Namespaces = consent })
 		th.settle(t, th.server)
-		th.operator.ground = away
+		th.ground = away
 		for range 3 {
 			_, _ = th.once(t, guest.kind(), guest.name)
 		}
-		th.operator.ground = home
+		th.ground = home
 	}
 	accepted := v1alpha1.ConditionServerAccepted
 	refused := is("False", "WaitingForConsent")

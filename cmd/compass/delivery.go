@@ -27,7 +27,7 @@ func deliveryCommand() *cobra.Command {
 	return cmd
 }
 
-func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
+func runDelivery(ctx context.Context, path string, log io.Writer) (err error) { //nolint:gocyclo // a list: one thing is opened after the other
 	c, err := config.Load(path)
 	if err != nil {
 		return err

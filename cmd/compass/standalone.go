@@ -71,7 +71,7 @@ type standalone struct {
 	keys []config.CommandKey
 }
 
-func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer) (err error) {
+func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer) (err error) { //nolint:gocyclo // a list: one thing is opened after the other
 	c := config.Config{
 		Log: config.Log{Level: o.level}, Store: config.Store{Bootstrap: true},
 		Server:   config.Server{Listen: o.listen},

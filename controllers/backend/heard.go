@@ -59,7 +59,7 @@ func (p *Pool) hear(ctx context.Context, f *natsStreams, server client.ObjectKey
 }
 
 func (p *Pool) ask(ctx context.Context, connected func() bool, server client.ObjectKey) {
-	every := time.NewTicker(askEvery)
+	every := time.NewTicker(askEvery) //nolint:forbidigo // paces a look at a live connection; nothing is decided by it
 	defer every.Stop()
 	for {
 		select {

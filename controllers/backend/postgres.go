@@ -50,7 +50,7 @@ func (a Admin) compare(ctx context.Context, dry *admin.Admin, spec admin.Spec) (
 
 // Migrate brings the schema to the newest of this binary and every table to its shape. What a person has to put right is
 // waited for.
-func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.Status, error) {
+func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.Status, error) { //nolint:gocyclo // one way to fail after the other
 	r, err := p.runner(at, database)
 	if err != nil {
 		return schema.Status{}, err

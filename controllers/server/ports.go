@@ -20,16 +20,21 @@ type databases interface {
 	RemoveDatabase(ctx context.Context, at backend.Admin, owner, database string) error
 }
 
-// platform is what a database holds before any tenant does.
-type platform interface {
-	// EnsureSystem makes the bootstrap tenant.
-	EnsureSystem(ctx context.Context, at backend.Place) error
+// tokens open a tenant's admin account.
+type tokens interface {
 	// EnsureAdmin makes a tenant's admin account, and sees that the token opens it.
 	EnsureAdmin(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
 	// TokenSince tells when a token was made; the zero time where there is none.
 	TokenSince(ctx context.Context, at backend.Place, tenant store.TenantID, token string) (time.Time, error)
 	// RevokeToken ends a token. Absent is success.
 	RevokeToken(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
+}
+
+// platform is what a database holds before any tenant does.
+type platform interface {
+	// EnsureSystem makes the bootstrap tenant.
+	EnsureSystem(ctx context.Context, at backend.Place) error
+	tokens
 	// EnsureEnrolment stores an enrolment token's hash, and tells whether it can still enrol somebody.
 	EnsureEnrolment(ctx context.Context, at backend.Place, token string) (usable bool, err error)
 	CountTenants(ctx context.Context, at backend.Place) (int64, error)

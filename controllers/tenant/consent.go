@@ -24,7 +24,7 @@ func (r *Reconciler) mustConsent(ctx context.Context, s *scope) error {
 		return fault.Waiting(v1alpha1.ReasonWaitingForConsent, fmt.Sprintf("CompassServer %s/%s takes tenants of %s only: make this object "+
 			"there, or change its spec.allowedTenants", s.server.Namespace, s.server.Name, which))
 	}
-	switch allowed.From { //nolint:exhaustive // anything else is the default
+	switch allowed.From {
 	case v1alpha1.NamespacesFromAll:
 		return nil
 	case v1alpha1.NamespacesFromSelector:

@@ -9,16 +9,21 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
-// rows are a tenant's rows in its server's database. Errors are faults, ready for a condition.
-type rows interface {
-	// EnsureTenant makes or finds the tenant's row, by its slug.
-	EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error)
+// tokens open the tenant's admin account.
+type tokens interface {
 	// EnsureAdmin makes the tenant's admin account, and sees that the token opens it.
 	EnsureAdmin(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
 	// TokenSince tells when a token was made; the zero time where there is none.
 	TokenSince(ctx context.Context, at backend.Place, tenant store.TenantID, token string) (time.Time, error)
 	// RevokeToken ends a token. Absent is success.
 	RevokeToken(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
+}
+
+// rows are a tenant's rows in its server's database. Errors are faults, ready for a condition.
+type rows interface {
+	// EnsureTenant makes or finds the tenant's row, by its slug.
+	EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error)
+	tokens
 	// TenantBacklog counts what is not delivered.
 	TenantBacklog(ctx context.Context, at backend.Place, row store.TenantRow) (store.Backlog, error)
 	// RemoveTenant purges the tenant with everything that it has. Absent is success.

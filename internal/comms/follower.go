@@ -177,7 +177,7 @@ func (f *follower) send(u Update) error {
 }
 
 // wait returns when something is due. However busy the stream is, it polls in time.
-func (f *follower) wait(ctx context.Context) error {
+func (f *follower) wait(ctx context.Context) error { //nolint:gocyclo // one case for each thing that can wake it
 	for {
 		rest := f.stream.Poll - f.now().Sub(f.polled)
 		if rest <= 0 {
@@ -318,11 +318,11 @@ func (f *follower) changed(ctx context.Context, set map[string]bool, seq uint64)
 }
 
 // refresh compares heads and membership with where the stream is, and marks what lies behind.
-func (f *follower) refresh(ctx context.Context, new since) error {
-	if new.time.Before(f.looked) { // what it knows is newer
-		new.time = f.looked
+func (f *follower) refresh(ctx context.Context, from since) error {
+	if from.time.Before(f.looked) { // what it knows is newer
+		from.time = f.looked
 	}
-	look, err := f.seats.of(ctx, f.tenant, f.Account, new)
+	look, err := f.seats.of(ctx, f.tenant, f.Account, from)
 	if err != nil {
 		return err
 	}

@@ -76,8 +76,8 @@ func (s *seats) exit(tenant store.TenantID, account string) {
 
 // of returns the channels of an account that has entered, as a read saw them that is new enough. Errors: ctx's, and those
 // of the read.
-func (s *seats) of(ctx context.Context, tenant store.TenantID, account string, new since) (look, error) {
-	r := s.round(ctx, tenant, account, new)
+func (s *seats) of(ctx context.Context, tenant store.TenantID, account string, from since) (look, error) {
+	r := s.round(ctx, tenant, account, from)
 	select {
 	case <-r.done:
 		return look{r.heads[account], r.began}, r.err
@@ -93,12 +93,12 @@ type look struct {
 }
 
 // round returns one that answers, and begins it if need be.
-func (s *seats) round(ctx context.Context, tenant store.TenantID, account string, new since) *round {
+func (s *seats) round(ctx context.Context, tenant store.TenantID, account string, from since) *round {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.tenants[tenant]
 	for _, r := range []*round{h.last, h.running} {
-		if r != nil && r.asked[account] && r.seq >= new.seq && !r.began.Before(new.time) {
+		if r != nil && r.asked[account] && r.seq >= from.seq && !r.began.Before(from.time) {
 			return r
 		}
 	}
@@ -106,7 +106,7 @@ func (s *seats) round(ctx context.Context, tenant store.TenantID, account string
 		h.next = &round{done: make(chan struct{})}
 	}
 	r := h.next
-	r.seq = max(r.seq, new.seq)
+	r.seq = max(r.seq, from.seq)
 	if h.running == nil {
 		s.begin(ctx, tenant, h)
 	}

@@ -254,7 +254,7 @@ func TestSlowClientCatchesUp(t *testing.T) {
 		t.Error("it read with the others, which were elsewhere")
 	}
 	cancel()
-	<-ended
+	<-ended //nolint:errcheck // it was cancelled
 }
 
 // A head that lies before what was told: a failover lost it. The client must read the channel again.

@@ -30,7 +30,7 @@ type Word struct {
 	Tenant, Account string
 }
 
-// WordReplaced: the client has another stream now.
+// WordReplaced says that the client has another stream now.
 const WordReplaced = "replaced"
 
 // lines carry words to the one Server that holds a connection, whichever that is (REQ-113): `client.<connection>`, never a

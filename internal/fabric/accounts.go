@@ -210,7 +210,7 @@ func (a *Accounts) push(ctx context.Context, w AccountWrite) error {
 
 // purge deletes the streams of the account, which would outlive it: an account of the same key would find them again.
 func (a *Accounts) purge(ctx context.Context, w AccountWrite) error {
-	if w.Account.claims.Limits.JetStreamLimits.DiskStorage == 0 && w.Account.claims.Limits.JetStreamLimits.MemoryStorage == 0 {
+	if w.Account.claims.Limits.DiskStorage == 0 && w.Account.claims.Limits.MemoryStorage == 0 {
 		return nil // it could have none
 	}
 	what := "purge account " + w.Account.Name

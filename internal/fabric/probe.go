@@ -137,7 +137,7 @@ func (p *ProbeSeen) pushed(err error) (ok bool, _ error) {
 func (a *Accounts) visit(ctx context.Context, spec ProbeSpec, seen *ProbeSeen) {
 	v := visit{accounts: a, spec: spec, seen: seen, urls: slices.Clone(spec.URLs), bad: map[string]bool{}, met: map[string]bool{}}
 	for range 4 * max(len(seen.Servers), 1) {
-		for i := 0; i < len(v.urls); i++ { // grows by what servers tell of
+		for i := 0; i < len(v.urls); i++ { //nolint:intrange // grows by what servers tell of
 			v.call(ctx, i)
 		}
 		if v.metAll() {

@@ -34,7 +34,7 @@ func Keep(
 	return data, nil
 }
 
-func keep(
+func keep( //nolint:gocyclo // one case for each state that a Secret can be in
 	ctx context.Context, c Children, owner client.Object, want *corev1.Secret, fill func(map[string][]byte) (map[string][]byte, error),
 ) (data map[string][]byte, err error) {
 	live := &corev1.Secret{}

@@ -96,7 +96,8 @@ func (w *world) plan() []timed {
 	s := w.s
 	s.weather = weather{slow: s.rng.IntN(30), flaky: s.rng.IntN(4)}
 	if s.rng.IntN(3) > 0 {
-		s.weather.drop, s.weather.double = s.rng.IntN(120), s.rng.IntN(100)
+		lossy := &s.weather
+		lossy.drop, lossy.double = s.rng.IntN(120), s.rng.IntN(100)
 		w.had["lossy network"] = true
 	}
 	var kinds []blow
@@ -172,7 +173,7 @@ func TestSeed(t *testing.T) {
 	}
 	var trace func(string)
 	if *traceFlag {
-		trace = func(line string) { fmt.Println(line) }
+		trace = func(line string) { t.Log(line) }
 	}
 	o := schedule(t, *seedFlag, controls{}, trace)
 	t.Logf("seed %d: hash %016x, %d steps, %d messages, %d taken, faults %s", o.seed, o.hash, o.steps, o.messages, o.taken, strings.Join(o.faults, ", "))

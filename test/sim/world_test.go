@@ -235,7 +235,7 @@ func (w *world) startServer(i int) error {
 	expirer, err := hub.NewExpirer(hub.ExpirerOptions{
 		Store: st, Ended: h.Expired, Lease: runnerLease, Interval: runnerLease / 5, After: time.After,
 		NATS: func(context.Context) error {
-			if w.natsAway.Load() && !w.controls.Rules.BlindHealth {
+			if w.natsAway.Load() && !w.controls.BlindHealth {
 				return fabric.ErrUnavailable
 			}
 			return nil

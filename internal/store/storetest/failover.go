@@ -166,7 +166,7 @@ func (f *Failover) Promote(tb testing.TB) {
 	if err := syscall.Kill(-f.Primary.running.pid, syscall.SIGKILL); err != nil {
 		tb.Fatal(err)
 	}
-	<-f.Primary.running.exited
+	<-f.Primary.running.exited //nolint:errcheck // that it ended is what matters: it was killed
 	if _, err := standby.Exec(tb.Context(), `select pg_promote(wait => true)`); err != nil {
 		tb.Fatal(err)
 	}

@@ -22,8 +22,8 @@ type spares struct {
 }
 
 type spare struct {
-	db    *Database
-	print string
+	db   *Database
+	made string
 }
 
 func (s *spares) take() (spare, bool) {
@@ -56,12 +56,12 @@ func (s *Server) spareDatabase(tb testing.TB, fresh func() *Database) *Database 
 	if !ok {
 		one.db = fresh()
 		var err error
-		if one.print, err = one.db.fingerprint(tb.Context()); err != nil {
+		if one.made, err = one.db.fingerprint(tb.Context()); err != nil {
 			tb.Fatalf("look at the new database: %v", err)
 		}
 	}
 	tb.Cleanup(func() {
-		if !tb.Failed() && one.db.empty(one.print) == nil {
+		if !tb.Failed() && one.db.empty(one.made) == nil {
 			s.spares.give(one)
 		}
 	})
@@ -73,7 +73,7 @@ var errChanged = errors.New("the database is not as it was made")
 
 // empty removes every row and every session. A database that is not as it was made, or is not there, is an error: it is
 // forgotten then, and goes with the server.
-func (db *Database) empty(print string) error {
+func (db *Database) empty(made string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, db.Super)
@@ -89,7 +89,7 @@ func (db *Database) empty(print string) error {
 	if err != nil {
 		return err
 	}
-	if now != print {
+	if now != made {
 		return errChanged
 	}
 	rows, err := conn.Query(ctx, `select relname::text from pg_class
@@ -146,10 +146,10 @@ parts as (
 )
 select md5(string_agg(part, E'\n' order by part)) from parts`
 
-func fingerprint(ctx context.Context, conn *pgx.Conn, db *Database) (print string, err error) {
+func fingerprint(ctx context.Context, conn *pgx.Conn, db *Database) (made string, err error) {
 	roles := []string{db.Roles.Owner, db.Roles.App, db.Roles.System, db.Roles.Provision, db.Roles.Tenant}
-	if err := conn.QueryRow(ctx, sqlFingerprint, roles).Scan(&print); err != nil {
+	if err := conn.QueryRow(ctx, sqlFingerprint, roles).Scan(&made); err != nil {
 		return "", fmt.Errorf("fingerprint: %w", err)
 	}
-	return print, nil
+	return made, nil
 }

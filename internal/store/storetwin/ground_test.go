@@ -18,7 +18,7 @@ import (
 )
 
 // port is what the suite asks of both.
-type port interface { //nolint:interfacebloat // all ports of one store, for one suite
+type port interface {
 	messages
 	hub.Store
 	delivery.DeliveryReads

@@ -118,10 +118,11 @@ func (t *tx) step(what string) (lost bool, err error) {
 	if t.steps != nil {
 		v = t.steps.Step(t.ctx, what+t.tail)
 	}
-	switch {
-	case v == Refuse:
+	switch v {
+	case Go:
+	case Refuse:
 		return false, store.ErrUnavailable
-	case v == Lose:
+	case Lose:
 		return true, nil
 	}
 	return false, t.ctx.Err()
