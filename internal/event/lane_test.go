@@ -272,11 +272,12 @@ func TestRepeatedAndForgedEnvelopes(t *testing.T) {
 	forged := bytes.ReplaceAll(said.Envelope, []byte(a.id), []byte(b.id))
 	peer.say(acme, said.Event, forged)
 	peer.say(acme, said.Event, said.Envelope)
-	b.Emit(t.Context(), other)
-	settle(t, a, b, onA, onB)
 	// A dropped its own echo of the first fact before it looked at the digest, so a copy under another name is news to it:
 	// the one repetition that a forger can have, and nothing that would not be found by reading.
-	onA.want("A, before a forged producer", fact, other)
+	onA.until(fact)
+	b.Emit(t.Context(), other) // not before: what two connections say has no order
+	settle(t, a, b, onA, onB)
+	onA.want("A, after a forged producer", other)
 	onB.want("B, which takes the forged one for its echo", other)
 
 	// The same bytes on another tenant's subject, and with a version that the digest is not of.
