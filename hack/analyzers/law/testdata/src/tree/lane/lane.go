@@ -21,9 +21,9 @@ func around(ctx context.Context, f *fabric.Fabric, b broker) {
 }
 
 func refs(ctx context.Context, f *fabric.Fabric, p *fabric.Publisher) {
-	_ = f.Publish(ctx, "s", fabric.EventRef{})  // want `a reference outside the emitter`
-	_ = p.Enqueue(ctx, fabric.EventRef{})       // want `a reference outside the emitter`
-	_, _ = naming.BroadcastSubject("t", "e")    // want `a subject of a lane outside the fabric`
+	_ = f.Publish(ctx, "s", fabric.EventRef{}) // want `a reference outside the emitter`
+	_ = p.Enqueue(ctx, fabric.EventRef{})      // want `a reference outside the emitter`
+	_, _ = naming.BroadcastSubject("t", "e")   // want `a subject of a lane outside the fabric`
 }
 
 type hidden struct{ p *fabric.Publisher }

@@ -16,4 +16,6 @@ func (f *Fabric) Publish(ctx context.Context, subject string, ref EventRef) erro
 
 type Publisher struct{ f *Fabric }
 
-func (p *Publisher) Enqueue(ctx context.Context, ref EventRef) error { return p.f.Publish(ctx, "", ref) }
+func (p *Publisher) Enqueue(ctx context.Context, ref EventRef) error {
+	return p.f.Publish(ctx, "", ref)
+}
