@@ -111,3 +111,17 @@ func TestRowsAreNeverLost(t *testing.T) {
 		t.Errorf("a row gone since the upstream branch: %v", found)
 	}
 }
+
+// Holds REQ-066: what the record of delivery decided stands in this ledger under the numbers that it ended with.
+func TestLedgerHasTheDeliveryRecord(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("../../..", File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"DL-331", "DL-332", "DL-333", "DL-334", "DL-335", "DL-336", "DL-337"} {
+		if !strings.Contains(string(text), id) {
+			t.Errorf("no row names %s", id)
+		}
+	}
+}

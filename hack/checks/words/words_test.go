@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// Holds REQ-091.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	// Written with a gap, which is closed before use, so that this file passes its own check.
@@ -28,6 +29,9 @@ func TestInspect(t *testing.T) {
 		"\"resolved\": \"https://reg~istry.npmjs.org/x\"": `"reg~istry.npmjs."`,
 		"deb http://d~eb.debian.org bookworm":             `"d~eb.debian.org"`,
 		"import \"golang.org/x/net\"":                     "",
+		"if cfg.Mul~tiTenant {":                           `"Mul~tiTenant"`,
+		"SIN~GLE_TENANT=1":                                `"SIN~GLE_TENANT"`,
+		"a single tenant's rows, for many tenants":        "",
 	}
 	for line, want := range tests {
 		line, want = strings.ReplaceAll(line, "~", ""), strings.ReplaceAll(want, "~", "")
