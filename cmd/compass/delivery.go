@@ -27,30 +27,19 @@ func deliveryCommand() *cobra.Command {
 	return cmd
 }
 
-func runDelivery(ctx context.Context, path string, log io.Writer) (err error) { //nolint:gocyclo // a list: one thing is opened after the other
-	c, err := config.Load(path)
+func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
+	told, err := config.LoadDelivery(path)
 	if err != nil {
 		return err
 	}
-	if err := c.ValidateDelivery(); err != nil {
-		return err
-	}
-	databases, err := config.LoadDatabases(c.Store.DatabasesFile)
-	if err != nil {
-		return err
-	}
-	keys, err := config.LoadCommandKeys(c.Fabric.CommandKeysFile)
-	if err != nil {
-		return err
-	}
-	ctx, p, err := newProcess(ctx, "compass-delivery", c, log)
+	ctx, p, err := newProcess(ctx, "compass-delivery", told.Config, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close(err)) }()
 
 	var ready atomic.Bool
-	if err := p.serveHealth(ctx, c.Telemetry.Listen, alive, func(context.Context) error {
+	if err := p.serveHealth(ctx, told.Telemetry.Listen, alive, func(context.Context) error {
 		if !ready.Load() {
 			return errors.New("waiting for the lease, or sweeping what is owed")
 		}
@@ -58,22 +47,22 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) { 
 	}); err != nil {
 		return err
 	}
-	st, err := p.openStore(ctx, c.Store, databases, true)
+	st, err := p.openStore(ctx, told.Store, told.Databases, true)
 	if err != nil {
 		return err
 	}
-	starts, err := p.openStarts(ctx, c.Store, databases)
+	starts, err := p.openStarts(ctx, told.Store, told.Databases)
 	if err != nil {
 		return err
 	}
-	leases, err := p.acquire(ctx, c.Delivery, st)
+	leases, err := p.acquire(ctx, told.Delivery, st)
 	if err != nil {
 		return err
 	}
 	// Only the holder of the lease is connected, and nothing waits in a buffer for a connection to come back (ruling F4).
-	fc := p.fabricConfig("compass-delivery", fabric.InboxPrefix(fabric.RoleWorker, c.Delivery.Stream), c.Fabric, keys)
-	fc.Stream, fc.MaxDeliver, fc.Backoff = c.Delivery.Stream, c.Delivery.MaxDeliver, durations(c.Delivery.Backoff)
-	fc.Spec.MaxAckPending, fc.Instance = c.Delivery.MaxAckPending, newIDs().Instance()
+	fc := p.fabricConfig("compass-delivery", fabric.InboxPrefix(fabric.RoleWorker, told.Delivery.Stream), told.Fabric, told.CommandKeys)
+	fc.Stream, fc.MaxDeliver, fc.Backoff = told.Delivery.Stream, told.Delivery.MaxDeliver, durations(told.Delivery.Backoff)
+	fc.Spec.MaxAckPending, fc.Instance = told.Delivery.MaxAckPending, newIDs().Instance()
 	fab, err := p.openFabric(ctx, fc)
 	if err != nil {
 		return err
@@ -82,7 +71,7 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) { 
 	if err != nil {
 		return err
 	}
-	if err := p.deliver(ctx, workerParts{config: c.Delivery, store: st, fabric: fab, keys: keys, wake: wake}, leases); err != nil {
+	if err := p.deliver(ctx, workerParts{config: told.Delivery, store: st, fabric: fab, keys: told.CommandKeys, wake: wake}, leases); err != nil {
 		return err
 	}
 	ready.Store(true)

@@ -32,50 +32,39 @@ func serverCommand() *cobra.Command {
 }
 
 func runServer(ctx context.Context, path string, log io.Writer) (err error) {
-	c, err := config.Load(path)
+	told, err := config.LoadServer(path)
 	if err != nil {
 		return err
 	}
-	if err := c.ValidateServer(); err != nil {
-		return err
-	}
-	databases, err := config.LoadDatabases(c.Store.DatabasesFile)
-	if err != nil {
-		return err
-	}
-	keys, err := config.LoadCommandKeys(c.Fabric.CommandKeysFile)
-	if err != nil {
-		return err
-	}
-	ctx, p, err := newProcess(ctx, "compass-server", c, log)
+	ctx, p, err := newProcess(ctx, "compass-server", told.Config, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close(err)) }()
 
-	st, err := p.openStore(ctx, c.Store, databases, false)
+	st, err := p.openStore(ctx, told.Store, told.Databases, false)
 	if err != nil {
 		return err
 	}
 	where := &placements{store: st, now: time.Now}
-	fc := p.fabricConfig("compass-server", fabric.InboxPrefix(fabric.RoleServer, ""), c.Fabric, keys)
+	fc := p.fabricConfig("compass-server", fabric.InboxPrefix(fabric.RoleServer, ""), told.Fabric, told.CommandKeys)
 	fc.StreamOf, fc.Instance = where.streamOf, newIDs().Instance()
 	fab, err := p.openFabric(ctx, fc)
 	if err != nil {
 		return err
 	}
-	access, err := newRunnerAccess(c, keys)
+	access, err := newRunnerAccess(told.Config, told.CommandKeys)
 	if err != nil {
 		return err
 	}
-	s, err := p.assembleServer(ctx, serverParts{config: c, store: st, fabric: fab, access: access, streamOf: where.streamOf})
+	s, err := p.assembleServer(ctx, serverParts{config: told.Config, store: st, fabric: fab, access: access, streamOf: where.streamOf})
 	if err != nil {
 		return err
 	}
-	if err := p.serveHealth(ctx, c.Telemetry.Listen, alive, s.ready); err != nil {
+	if err := p.serveHealth(ctx, told.Telemetry.Listen, alive, s.ready); err != nil {
 		return err
 	}
-	if _, err := p.serveEdge(ctx, c.Server, s.edge.Handler()); err != nil {
+	if _, err := p.serveEdge(ctx, told.Server, s.edge.Handler()); err != nil {
 		return err
 	}
 	return p.wait(ctx)
@@ -134,7 +123,7 @@ func (p *process) assembleServer(ctx context.Context, o serverParts) (*server, e
 	if err != nil {
 		return nil, err
 	}
-	s := &server{hub: h, ready: readiness(o.store, o.fabric)}
+	s := &server{hub: h, ready: readiness(o.store)}
 	s.edge, err = edge.New(edge.Options{Store: o.store, Comms: c, Emitter: emitter, IDs: ids, Now: time.Now, Sessions: h.SessionService(), Runners: h.RunnerService(),
 		Lines: lines{o.fabric}, Ready: s.ready, Stream: o.stream, Log: p.log, Meters: p.tel.Meters, Tracers: p.tel.Tracers})
 	if err != nil {
@@ -197,7 +186,7 @@ func connected(fab *fabric.Fabric) func(context.Context) error {
 
 // readiness: a Server that can reach Postgres takes requests. NATS is not asked: it was there at boot, and without it
 // posting goes on (ADR-0017).
-func readiness(st *store.Store, _ *fabric.Fabric) func(context.Context) error {
+func readiness(st *store.Store) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := st.Ping(ctx)
 		if err != nil {

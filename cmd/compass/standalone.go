@@ -69,9 +69,13 @@ type standalone struct {
 	home home
 	c    config.Config
 	keys []config.CommandKey
+	// Open holds every right of a Server, fenced those of a worker.
+	open, fenced *store.Store
+	nats         *embedded.Server
+	fabric       *fabric.Fabric
 }
 
-func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer) (err error) { //nolint:gocyclo // a list: one thing is opened after the other
+func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer) (err error) {
 	c := config.Config{
 		Log: config.Log{Level: o.level}, Store: config.Store{Bootstrap: true},
 		Server:   config.Server{Listen: o.listen},
@@ -91,47 +95,58 @@ func runStandalone(ctx context.Context, o standaloneOptions, out, log io.Writer)
 	if err != nil {
 		return err
 	}
+	if err := s.openGround(ctx); err != nil {
+		return err
+	}
+	address, err := s.startParts(ctx, agent)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "ready: Connect API at http://%s, token of the platform's admin in %s, NATS for Runners at %s\n",
+		address, s.home.path("admin-token"), orNone(s.nats.URL()))
+	return p.wait(ctx)
+}
+
+// openGround opens what everything stands on: the folder, for this process alone, Postgres, and NATS.
+func (s *standalone) openGround(ctx context.Context) error {
 	unlock, err := s.home.lock()
 	if err != nil {
 		return err
 	}
-	p.onClose(unlock)
-
-	st, worker, err := s.openStores(ctx)
-	if err != nil {
+	s.onClose(unlock)
+	if err := s.openStores(ctx); err != nil {
 		return err
 	}
 	if s.keys, err = s.commandKeys(); err != nil {
 		return err
 	}
-	nats, fab, err := s.openNATS(ctx)
+	return s.openNATS(ctx)
+}
+
+// startParts starts Server, worker and Runner, and returns the address of the API. In a cluster they are processes of their own; here
+// they meet at the same broker with the same rights.
+func (s *standalone) startParts(ctx context.Context, agent runner.Agent) (string, error) {
+	srv, err := s.assembleServer(ctx, serverParts{
+		config: s.c, store: s.open, fabric: s.fabric, access: s.access(), streamOf: carried, stream: standaloneStream,
+	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	srv, err := p.assembleServer(ctx, serverParts{config: c, store: st, fabric: fab, access: s.access(nats), streamOf: carried, stream: standaloneStream})
+	if err := errors.Join(s.place(ctx), s.ensureAdmin(ctx)); err != nil {
+		return "", err
+	}
+	address, err := s.serveEdge(ctx, s.c.Server, srv.edge.Handler())
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := errors.Join(s.place(ctx, st), s.ensureAdmin(ctx, st)); err != nil {
-		return err
+	worker := workerParts{config: s.c.Delivery, store: s.fenced, fabric: s.fabric, keys: s.keys, wake: waker{srv.hub}}
+	if err := s.startWorker(ctx, worker); err != nil {
+		return "", err
 	}
-	address, err := p.serveEdge(ctx, c.Server, srv.edge.Handler())
-	if err != nil {
-		return err
+	if err := s.serveHealth(ctx, s.o.metrics, alive, srv.ready); err != nil {
+		return "", err
 	}
-	// Workers and Servers are other processes in a cluster; here they meet at the same broker with the same rights.
-	if err := p.startWorker(ctx, workerParts{config: c.Delivery, store: worker, fabric: fab, keys: s.keys, wake: waker{srv.hub}}); err != nil {
-		return err
-	}
-	if err := p.serveHealth(ctx, o.metrics, alive, srv.ready); err != nil {
-		return err
-	}
-	if err := s.startRunner(ctx, st, nats, "http://"+address, agent); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "ready: Connect API at http://%s, token of the platform's admin in %s, NATS for Runners at %s\n",
-		address, s.home.path("admin-token"), orNone(nats.URL()))
-	return p.wait(ctx)
+	return address, s.runnerInside(ctx, "http://"+address, agent)
 }
 
 // validate refuses what a flag can be set to and nothing could work with.
@@ -165,26 +180,26 @@ func orNone(s string) string {
 }
 
 // openStores makes the database if need be and opens it twice: as Servers do, and fenced as a worker does.
-func (s *standalone) openStores(ctx context.Context) (open, fenced *store.Store, err error) {
+func (s *standalone) openStores(ctx context.Context) error {
 	if s.o.postgresFile == "" {
-		return nil, nil, errors.New("no Postgres: name the file that holds its URL with --postgres-file, or use make run")
+		return errors.New("no Postgres: name the file that holds its URL with --postgres-file, or use make run")
 	}
 	dsn, err := readSecret(s.o.postgresFile, nil)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	db, err := s.home.database(ctx, dsn, s.o.database, s.log)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if open, err = s.openStore(ctx, s.c.Store, []config.Database{db}, false); err != nil {
-		return nil, nil, err
+	if s.open, err = s.openStore(ctx, s.c.Store, []config.Database{db}, false); err != nil {
+		return err
 	}
 	worker := s.c.Store
 	worker.Bootstrap = false
 	db.Provision = ""
-	fenced, err = s.openStore(ctx, worker, []config.Database{db}, true)
-	return open, fenced, err
+	s.fenced, err = s.openStore(ctx, worker, []config.Database{db}, true)
+	return err
 }
 
 func (s *standalone) commandKeys() ([]config.CommandKey, error) {
@@ -196,43 +211,44 @@ func (s *standalone) commandKeys() ([]config.CommandKey, error) {
 }
 
 // openNATS starts the broker inside this process and connects to it.
-func (s *standalone) openNATS(ctx context.Context) (*embedded.Server, *fabric.Fabric, error) {
+func (s *standalone) openNATS(ctx context.Context) error {
 	nats, err := embedded.Start(embedded.Config{Dir: s.home.path("nats"), Listen: s.o.natsListen, Logger: s.log})
 	if err != nil {
-		return nil, nil, fmt.Errorf("start NATS in %s: %w", s.home.path("nats"), err)
+		return fmt.Errorf("start NATS in %s: %w", s.home.path("nats"), err)
 	}
+	s.nats = nats
 	s.onClose(func(context.Context) error { nats.Stop(); return nil })
 	credentials, err := nats.Standalone()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	fc := s.fabricConfig("compass-standalone", "", s.c.Fabric, s.keys)
 	fc.URLs, fc.InProcess, fc.Credentials = nil, nats, credentials
 	fc.Stream, fc.Manage, fc.Instance = standaloneStream, true, newIDs().Instance()
 	fc.StreamOf = carried
-	fab, err := s.openFabric(ctx, fc)
-	return nats, fab, err
+	s.fabric, err = s.openFabric(ctx, fc)
+	return err
 }
 
-func (s *standalone) access(nats *embedded.Server) *runnerAccess {
-	a := &runnerAccess{issuers: map[string]fabric.Issuer{naming.SharedFleet: nats.Runners()}, commandKeys: publicKeys(s.keys), now: time.Now}
-	if url := nats.URL(); url != "" {
+func (s *standalone) access() *runnerAccess {
+	a := &runnerAccess{issuers: map[string]fabric.Issuer{naming.SharedFleet: s.nats.Runners()}, commandKeys: publicKeys(s.keys), now: time.Now}
+	if url := s.nats.URL(); url != "" {
 		a.urls = []string{url}
 	}
 	return a
 }
 
 // place gives the platform's own tenant to the one stream, where nobody has done so before.
-func (s *standalone) place(ctx context.Context, st *store.Store) error {
-	at, err := st.Placement(store.WithTenant(ctx, store.BootstrapTenantID))
+func (s *standalone) place(ctx context.Context) error {
+	at, err := s.open.Placement(store.WithTenant(ctx, store.BootstrapTenantID))
 	if err != nil || at.Stream == standaloneStream {
 		return err
 	}
-	return st.PlaceTenant(ctx, store.BootstrapTenantID, at.Stream, standaloneStream)
+	return s.open.PlaceTenant(ctx, store.BootstrapTenantID, at.Stream, standaloneStream)
 }
 
 // ensureAdmin makes the way into a new deployment: the platform's first admin, whose token is kept before it is valid.
-func (s *standalone) ensureAdmin(ctx context.Context, st *store.Store) error {
+func (s *standalone) ensureAdmin(ctx context.Context) error {
 	ids := newIDs()
 	text, err := s.home.secret("admin-token", func() ([]byte, error) {
 		token, err := ids.Token(string(store.BootstrapTenantID))
@@ -242,12 +258,12 @@ func (s *standalone) ensureAdmin(ctx context.Context, st *store.Store) error {
 		return fmt.Errorf("keep admin token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
-	return st.EnsureAdmin(ctx, store.BootstrapTenantID, store.Account{ID: ids.Account(), Handle: standaloneAdmin, DisplayName: "Platform admin"},
+	return s.open.EnsureAdmin(ctx, store.BootstrapTenantID, store.Account{ID: ids.Account(), Handle: standaloneAdmin, DisplayName: "Platform admin"},
 		store.NewToken{ID: ids.TokenID(), Hash: naming.TokenHash(token), Actor: "standalone"})
 }
 
-// startRunner enrols a Runner of this process over the same door as any other, with a one-time token of its own.
-func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *embedded.Server, server string, agent runner.Agent) error {
+// runnerInside enrols a Runner of this process over the same door as any other, with a one-time token of its own.
+func (s *standalone) runnerInside(ctx context.Context, server string, agent runner.Agent) error {
 	ids := newIDs()
 	text, err := s.home.secret("runner-token", func() ([]byte, error) {
 		token, err := ids.RunnerToken(naming.SharedFleet)
@@ -257,7 +273,7 @@ func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *emb
 		return fmt.Errorf("keep enrolment token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
-	if _, err := st.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet); err != nil || agent == nil {
+	if _, err := s.open.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet); err != nil || agent == nil {
 		return err
 	}
 	key, err := runnerKey(filepath.Join(s.o.data, "runner-key"))
@@ -269,6 +285,6 @@ func (s *standalone) startRunner(ctx context.Context, st *store.Store, nats *emb
 		return err
 	}
 	e := &enrolled{server: server, http: client, token: token, key: key, log: s.log, now: time.Now}
-	_, err = s.process.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, nats })
+	_, err = s.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) { c.URLs, c.InProcess = nil, s.nats })
 	return err
 }
