@@ -34,48 +34,67 @@ func Keep(
 	return data, nil
 }
 
-func keep( //nolint:gocyclo // one case for each state that a Secret can be in
+func keep(
 	ctx context.Context, c Children, owner client.Object, want *corev1.Secret, fill func(map[string][]byte) (map[string][]byte, error),
-) (data map[string][]byte, err error) {
+) (map[string][]byte, error) {
+	live, err := ours(ctx, c, owner, want)
+	if err != nil {
+		return nil, err
+	}
+	if live == nil {
+		return whole(c, want, removed, func() (map[string][]byte, error) {
+			data, err := fill(nil)
+			if err != nil {
+				return nil, err
+			}
+			return create(ctx, c, owner, want, data)
+		})
+	}
+	missing, err := lacking(live.Data, fill)
+	if err != nil || len(missing) == 0 {
+		return live.Data, err
+	}
+	return whole(c, want, slices.Sorted(maps.Keys(missing)), func() (map[string][]byte, error) {
+		return complete(ctx, c, live, missing)
+	})
+}
+
+// ours reads the Secret from the API server: nil where there is none, an error where it is somebody else's.
+func ours(ctx context.Context, c Children, owner client.Object, want *corev1.Secret) (*corev1.Secret, error) {
 	live := &corev1.Secret{}
-	err = c.Live.Get(ctx, client.ObjectKeyFromObject(want), live)
-	absent := apierrors.IsNotFound(err)
-	switch {
-	case absent:
+	switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(want), live); {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // absent is an answer
 	case err != nil:
 		return nil, fault.Transient(v1alpha1.ReasonApplyFailed, err)
-	default:
-		if err := mustBeOurs(c, live, want, owner); err != nil {
-			return nil, err
-		}
 	}
-	missing, err := fill(maps.Clone(live.Data))
+	return live, mustBeOurs(c, live, want, owner)
+}
+
+// lacking is what fill adds to the data that are there. Nothing that is there may change.
+func lacking(have map[string][]byte, fill func(map[string][]byte) (map[string][]byte, error)) (map[string][]byte, error) {
+	missing, err := fill(maps.Clone(have))
 	if err != nil {
 		return nil, err
 	}
 	for key, value := range missing {
-		switch have, there := live.Data[key]; {
-		case there && !bytes.Equal(have, value):
+		switch is, there := have[key]; {
+		case there && !bytes.Equal(is, value):
 			return nil, fmt.Errorf("key %s would be overwritten", key)
 		case there:
 			delete(missing, key)
 		}
 	}
-	if !absent && len(missing) == 0 {
-		return live.Data, nil
-	}
-	what, lost := describe(c, want), removed
-	if !absent {
-		lost = slices.Sorted(maps.Keys(missing))
-	}
+	return missing, nil
+}
+
+// whole writes what is gone, if drift may be repaired, and tells of it.
+func whole(c Children, want *corev1.Secret, lost []string, write func() (map[string][]byte, error)) (map[string][]byte, error) {
+	what := describe(c, want)
 	if err := c.Drift.Allow(what, lost...); err != nil {
 		return nil, err
 	}
-	if absent {
-		data, err = create(ctx, c, owner, want, missing)
-	} else {
-		data, err = complete(ctx, c, live, missing)
-	}
+	data, err := write()
 	if err == nil {
 		c.Drift.Wrote(what, lost...)
 	}
