@@ -1,13 +1,17 @@
 package controllers_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 )
@@ -88,10 +92,8 @@ func TestBadDatabase(t *testing.T) {
 			op.settle(t, server)
 			g.says(t, server, database, c.want, c.says...)
 			g.says(t, server, v1alpha1.ConditionSchemaReady, is("Unknown", "WaitingForDependency"))
-			g.says(t, server, v1alpha1.ConditionFabricReady, is("True", "Applied")) // it does not need Postgres
-			if g.get(t, &appsv1.Deployment{}, "main-server") {
-				t.Error("Servers run without a schema")
-			}
+			g.says(t, server, v1alpha1.ConditionFabricReady, is("False", "WaitingForDependency"), "once the database is: see condition DatabaseReady")
+			g.madeNothing(t, "pg", "postgres-admin")
 			// The cause goes.
 			if c.data == nil {
 				secret.StringData = g.adminParts(t)
@@ -104,6 +106,39 @@ func TestBadDatabase(t *testing.T) {
 			op.settle(t, server)
 			g.mustBeReady(t, server)
 		})
+	}
+}
+
+// madeNothing: no Secret but those named, and nothing that runs or keeps anything.
+func (g *ground) madeNothing(t *testing.T, but ...string) {
+	t.Helper()
+	for _, list := range []client.ObjectList{
+		&corev1.SecretList{}, &corev1.ServiceList{}, &appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PersistentVolumeClaimList{},
+	} {
+		if err := g.api.List(t.Context(), list, client.InNamespace(g.namespace)); err != nil {
+			t.Fatal(err)
+		}
+		_ = meta.EachListItem(list, func(item runtime.Object) error {
+			if o, ok := item.(client.Object); ok && !slices.Contains(but, o.GetName()) {
+				t.Errorf("half made: %T %s", o, o.GetName())
+			}
+			return nil
+		})
+	}
+}
+
+// An installation that has begun does not need Postgres to look after its NATS.
+func TestDatabaseGoesAway(t *testing.T) {
+	t.Parallel()
+	th := newThread(t, v1alpha1.DeletionPolicyRetain)
+	secret := &corev1.Secret{}
+	th.update(t, secret, "postgres-admin", func() { secret.Data = map[string][]byte{"uri": []byte("postgres://u:p@127.0.0.1:1/x?sslmode=disable")} })
+	th.delete(t, &appsv1.StatefulSet{}, "main-nats")
+	th.settle(t, th.server)
+	th.says(t, th.server, v1alpha1.ConditionDatabaseReady, is("Unknown", "DatabaseUnreachable"))
+	th.says(t, th.server, v1alpha1.ConditionFabricReady, is("True", "Applied"))
+	if !th.get(t, &appsv1.StatefulSet{}, "main-nats") {
+		t.Error("NATS was left removed")
 	}
 }
 

@@ -139,6 +139,10 @@ type counting struct {
 	c    *calls
 }
 
+func (p counting) Observe(ctx context.Context, at backend.Admin, database string) (admin.Observation, error) {
+	return value(p.c, func() (admin.Observation, error) { return p.pool.Observe(ctx, at, database) })
+}
+
 func (p counting) EnsureDatabase(ctx context.Context, at backend.Admin, owner string, spec admin.Spec) (admin.Observation, error) {
 	return value(p.c, func() (admin.Observation, error) { return p.pool.EnsureDatabase(ctx, at, owner, spec) })
 }

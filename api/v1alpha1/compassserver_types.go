@@ -193,7 +193,8 @@ type ManagedNATSSpec struct {
 // StorageSpec asks for a volume.
 // +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || self.size == oldSelf.size) && self.className == oldSelf.className",message="spec.nats.managed.storage is immutable: a StatefulSet cannot change its volumes"
 type StorageSpec struct {
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
+	// Size of which streams reserve spec.stream.maxBytes and spec.deadLetter.maxBytes each: 1280Mi by default.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Gi')) >= 0",message="spec.nats.managed.storage.size: at least 1Gi; a stream with the default limits needs 1280Mi of it"
 	// +kubebuilder:default="5Gi"
 	// +optional
 	Size resource.Quantity `json:"size,omitzero"`

@@ -133,6 +133,7 @@ type MessageLimits struct {
 	Burst int32 `json:"burst,omitempty"`
 	// MaxBytes of one message.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Mi')) <= 0",message="spec.limits.messages.maxBytes: at most 1Mi, because a Server takes no larger request"
 	// +kubebuilder:default="256Ki"
 	// +optional
 	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`

@@ -177,6 +177,7 @@ func (p *process) serve(ctx context.Context, what, address string, server *http.
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	server.ReadHeaderTimeout = 10 * time.Second
+	server.ErrorLog = slog.NewLogLogger(p.log.Handler(), slog.LevelInfo) // of handshakes that strangers break off
 	p.onClose(server.Shutdown)
 	p.spawn(ctx, what, func(context.Context) error {
 		var err error

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -121,7 +122,10 @@ func serve(ctx context.Context, s settings, out io.Writer, config func() (*rest.
 		return fmt.Errorf("-log-level: %w", err)
 	}
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level}))
+	// Whatever else writes into this log does so in its form: controller-runtime, client-go, and servers of the standard library.
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	klog.SetSlogLogger(log)
+	slog.SetDefault(log)
 	api, err := config()
 	if err != nil {
 		return fmt.Errorf("find the Kubernetes API: %w", err)

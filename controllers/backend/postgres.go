@@ -14,6 +14,16 @@ import (
 	"github.com/rigelbuild/compass-operator/migrations"
 )
 
+// Observe tells what is there, which needs an admin that is let in.
+func (p *Pool) Observe(ctx context.Context, at Admin, database string) (admin.Observation, error) {
+	a, err := p.admin(at)
+	if err != nil {
+		return admin.Observation{}, err
+	}
+	seen, err := a.Observe(ctx, database)
+	return seen, at.interpret(err)
+}
+
 // EnsureDatabase makes database, roles and passwords as they should be, for owner alone, and returns what is then seen.
 func (p *Pool) EnsureDatabase(ctx context.Context, at Admin, owner string, spec admin.Spec) (admin.Observation, error) {
 	a, err := p.admin(at)

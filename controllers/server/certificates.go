@@ -37,6 +37,9 @@ type authority struct{ certificate, key []byte } // PEM
 
 // ensureCertificates makes the authority once, and the leaf anew when it nears its end or no longer fits.
 func (r *Reconciler) ensureCertificates(ctx context.Context, s *scope) error {
+	if s.identity == nil { // nothing is half made; and a Secret of keys must never begin with a token (ensureAdmin)
+		return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "the keys of NATS are not made yet: see condition FabricReady")
+	}
 	if s.server.Spec.Server.TLSSecretRef != nil {
 		return r.resolveCertificate(ctx, s)
 	}

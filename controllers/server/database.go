@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 
@@ -31,10 +32,18 @@ func (r *Reconciler) ensureDatabase(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	secret := s.secret(s.names.Databases)
+	var refused error
 	kept, err := kube.Keep(ctx, s.kids, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
-		return missingPasswords(have, r.Rand)
+		missing, err := missingPasswords(have, r.Rand)
+		if err == nil && len(missing) > 0 { // for a Postgres that lets nobody in there is nothing to make
+			_, refused = r.Systems.Databases.Observe(ctx, s.admin, spec.Name)
+		}
+		return missing, errors.Join(err, refused)
 	})
-	if err != nil {
+	switch {
+	case refused != nil:
+		return refused
+	case err != nil:
 		return err
 	}
 	passwords := admin.Passwords{

@@ -43,11 +43,11 @@ type identity struct {
 // ensureIdentity makes the keys, once. They are never made anew: whoever lost them has to say so, because everything that
 // NATS holds is bound to them.
 func (r *Reconciler) ensureIdentity(ctx context.Context, s *scope) error {
+	if err := r.mayBegin(ctx, s); err != nil {
+		return err
+	}
 	if s.server.ExternalNATS() != nil {
 		return r.ensureExternalIdentity(ctx, s)
-	}
-	if err := r.mustNotBeLost(ctx, s); err != nil {
-		return err
 	}
 	owner := backend.Owner(s.key)
 	kept, err := kube.Keep(ctx, s.kids, nil, s.secret(s.names.Keys), func(have map[string][]byte) (map[string][]byte, error) {
@@ -93,19 +93,22 @@ func (r *Reconciler) ensureProcessKeys(ctx context.Context, s *scope) error {
 	return r.ensureIssuers(ctx, s)
 }
 
-// mustNotBeLost: NATS servers were seen to trust a key, and the Secret with that key is gone.
-func (r *Reconciler) mustNotBeLost(ctx context.Context, s *scope) error {
-	seen := s.server.Status.NATS
-	if seen == nil || seen.OperatorKey == "" {
-		return nil
-	}
+// mayBegin: keys that are there are used. Without them an installation begins, which takes a database, so that a mistake
+// there leaves nothing half made; or NATS servers were seen to trust a key, and the Secret with that key is gone.
+func (r *Reconciler) mayBegin(ctx context.Context, s *scope) error {
 	key := client.ObjectKey{Namespace: s.key.Namespace, Name: s.names.Keys}
 	_, err := kube.Read(ctx, s.kids, key)
-	if fault.IsWaiting(err) {
+	seen := s.server.Status.NATS
+	switch {
+	case !fault.IsWaiting(err):
+		return err
+	case seen != nil && seen.OperatorKey != "":
 		return fault.Waiting(v1alpha1.ReasonIdentityConflict, fmt.Sprintf("Secret %s with operator key %s is gone, and NATS trusts no other: "+
 			"restore it from a backup, or delete this object, the StatefulSet's volumes and then create it anew", key, seen.OperatorKey))
+	case s.database == nil:
+		return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "NATS is set up once the database is: see condition DatabaseReady")
 	}
-	return err
+	return nil
 }
 
 func missingIdentity(have map[string][]byte, owner string) (map[string][]byte, error) {

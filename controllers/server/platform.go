@@ -45,9 +45,6 @@ const adminOverlap = 24 * time.Hour
 // ensureAdmin publishes the platform admin's token, a copy of the one that is kept with the keys. It is replaced when the
 // annotation asks.
 func (r *Reconciler) ensureAdmin(ctx context.Context, s *scope, at backend.Place) error {
-	if s.identity == nil { // a Secret of keys must never begin with a token: it would pass for a new installation
-		return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "the keys of NATS are not made yet: see condition FabricReady")
-	}
 	keeper := backend.TokenKeeper{
 		Tokens: r.Systems.Platform, Kids: s.kids, Secret: s.secret(s.names.Keys), Tenant: store.BootstrapTenantID,
 		Mint: func() (string, error) { return r.ids.Token(string(store.BootstrapTenantID)) },

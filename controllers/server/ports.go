@@ -15,6 +15,8 @@ import (
 
 // databases is Postgres as its admin sees it. Errors are faults, ready for a condition.
 type databases interface {
+	// Observe only looks; what cannot be reached or entered is an error.
+	Observe(ctx context.Context, at backend.Admin, database string) (admin.Observation, error)
 	EnsureDatabase(ctx context.Context, at backend.Admin, owner string, spec admin.Spec) (admin.Observation, error)
 	Migrate(ctx context.Context, at backend.Admin, database string) (schema.Status, error)
 	RemoveDatabase(ctx context.Context, at backend.Admin, owner, database string) error

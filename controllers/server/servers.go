@@ -17,9 +17,6 @@ import (
 
 // ensureServers runs the Servers. They need the schema; NATS they wait for themselves.
 func (r *Reconciler) ensureServers(ctx context.Context, s *scope) error {
-	if s.identity == nil {
-		return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "the keys of NATS are not made yet: see condition FabricReady")
-	}
 	at, err := s.place()
 	if err != nil {
 		return err
