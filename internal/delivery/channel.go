@@ -395,7 +395,7 @@ func (d *drain) fit(ctx context.Context, p *plan, row store.OwedRow, read reader
 	if err != nil {
 		return m, false, err
 	}
-	m, entitled, gone := content.For(p.ch.live.Session, row.ID)
+	m, entitled, gone := content.For(p.ch.live.Session, row.ID, row.Pos)
 	if gone { // a failover forgot it between two statements (J6)
 		count(ctx, d.in.missing, 1, "of", "listed")
 		d.dirty.add(d.item, whyRead)

@@ -203,6 +203,32 @@ func TestLostCommands(t *testing.T) {
 	})
 }
 
+// A lossy failover forgets a settle whose link is under way, and the turn settles again: that is another delivery. What is
+// sent again under the old position must not carry it, or the Runner takes it there and once more in its place.
+func TestForgottenPositionIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot", "author")
+		g.truth.start(acme, "author", "r2")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.sync(func() { g.box.deaf = func(int, *compassv1.Command) bool { return true } })
+		g.run(func(o *Options) { o.FloorTick = time.Hour })
+		m := g.truth.hold("c", "author")
+		g.ref(g.truth.settle(m.ID))
+		g.sync(func() {
+			g.box.deaf = nil
+			g.truth.messages[m.ID].Pos = 0 // forgotten
+		})
+		m = g.truth.settle(m.ID)
+		pass(3 * time.Minute)
+		g.expect(bot, "settled again", m)
+		if got := g.box.taken[0].pos; got != m.Pos {
+			t.Errorf("taken at %d, want its position %d", got, m.Pos)
+		}
+	})
+}
+
 // The window: 16 of a chain are unacknowledged at most, each ack lets one more go, and another channel is not held up.
 func TestWindow(t *testing.T) {
 	t.Parallel()

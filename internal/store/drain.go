@@ -217,10 +217,11 @@ func (s *Store) ChannelContent(ctx context.Context, q ContentQuery) (Content, er
 	return c, nil
 }
 
-// For returns the message if the session is entitled to it. gone says that the message itself is not there.
-func (c Content) For(session, id string) (m Message, entitled, gone bool) {
+// For returns the message at a position if the session is entitled to it. gone says that it is not there: a failover that
+// forgot its settle leaves it held, or settled anew elsewhere, and that is another delivery.
+func (c Content) For(session, id string, pos int64) (m Message, entitled, gone bool) {
 	m, ok := c.messages[id]
-	if !ok {
+	if !ok || m.Pos != pos {
 		return Message{}, false, true
 	}
 	since, member := c.since[session]

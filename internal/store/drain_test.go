@@ -185,7 +185,7 @@ func TestHeldIsNotOwed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, entitled, gone := content.For(s.session.ID, held.ID); entitled || !gone {
+	if _, entitled, gone := content.For(s.session.ID, held.ID, held.Pos); entitled || !gone {
 		t.Error("content of an open turn was read to be sent")
 	}
 	targets, err := s.Store.RowTargets(s.tenant.Ctx, idsOf(held, after))
@@ -197,6 +197,11 @@ func TestHeldIsNotOwed(t *testing.T) {
 	}
 	if diff := cmp.Diff(idsOf(after, held), listed(s.view(t), s.agent.ID)); diff != "" {
 		t.Errorf("settled: %s", diff)
+	}
+	content, err = s.Store.ChannelContent(s.tenant.Ctx, store.ContentQuery{
+		Channel: s.channel.ID, Messages: idsOf(held), Sessions: []string{s.session.ID}})
+	if _, entitled, gone := content.For(s.session.ID, held.ID, after.Pos-1); err != nil || entitled || !gone {
+		t.Errorf("settled: read to be sent at a position that it does not have (%v)", err)
 	}
 }
 
@@ -227,7 +232,7 @@ func TestMembershipDecidesAtBothEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, yes, _ := c.For(session, m.ID)
+		_, yes, _ := c.For(session, m.ID, m.Pos)
 		return yes
 	}
 	if entitled(before, lateSession.ID) || !entitled(after, lateSession.ID) || !entitled(before, s.session.ID) {
@@ -258,7 +263,7 @@ func TestDrainReadsOneTenant(t *testing.T) {
 		t.Errorf("another tenant's channel: %+v (%v)", v, err)
 	}
 	c, err := s.Store.ChannelContent(other.Ctx, store.ContentQuery{Channel: s.channel.ID, Messages: idsOf(m), Sessions: []string{s.session.ID}})
-	if _, entitled, gone := c.For(s.session.ID, m.ID); err != nil || entitled || !gone {
+	if _, entitled, gone := c.For(s.session.ID, m.ID, m.Pos); err != nil || entitled || !gone {
 		t.Errorf("another tenant's content was read (%v)", err)
 	}
 	targets, err := s.Store.RowTargets(other.Ctx, idsOf(m))

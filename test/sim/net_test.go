@@ -125,7 +125,7 @@ func describe(signed *compassv1.SessionsResponse) string {
 	_ = proto.Unmarshal(signed.GetBody(), &c)
 	switch k := c.GetKind().(type) {
 	case *compassv1.Command_Deliver:
-		return "deliver " + short(k.Deliver.GetMessage().GetId())
+		return fmt.Sprint("deliver ", short(k.Deliver.GetMessage().GetId()), " ", k.Deliver.GetPrev(), "->", k.Deliver.GetPos())
 	case *compassv1.Command_Command:
 		return "command " + short(k.Command.GetMessage().GetId())
 	}
@@ -191,6 +191,9 @@ func (l *link) State(ctx context.Context, stream string, state *compassv1.Runner
 	state = proto.Clone(state).(*compassv1.RunnerState) //nolint:forcetypeassert // a clone
 	arrive := func() { _ = l.TwinRunner.State(context.WithoutCancel(ctx), stream, state) }
 	what := "state " + short(state.GetSessionId())
+	for _, c := range state.GetChannels() {
+		what += fmt.Sprint(" ", short(c.GetChannelId()), " holds ", c.GetHeld(), " acked ", c.GetAcked())
+	}
 	switch l.w.s.park(ctx, l.p, what, oneWay) {
 	case dead, lost:
 		return nil

@@ -50,7 +50,7 @@ func TestControls(t *testing.T) {
 				t.Logf("red at seed %d: %s", seed, o.bad[0])
 				whole := controls{LoseRefs: c.controls.LoseRefs, Faults: c.controls.Faults}
 				if o := schedule(t, seed, whole, nil); len(o.bad) > 0 {
-					t.Errorf("seed %d is red with the rule too: %s", seed, fmt.Sprint(o.bad))
+					t.Errorf("seed %d is red with the rule too: %s\nagain: %s", seed, fmt.Sprint(o.bad), again(o, whole))
 				}
 				return
 			}

@@ -17,6 +17,7 @@ var (
 	seedFlag  = flag.Uint64("sim.seed", 0, "the seed to replay")
 	firstFlag = flag.Uint64("sim.first", 1, "the first seed of a run")
 	countFlag = flag.Int("sim.n", 100, "how many schedules a run has")
+	faultFlag = flag.String("sim.faults", "", "the faults of sim.seed, by name, with commas; none named: the seed's own")
 	traceFlag = flag.Bool("sim.trace", false, "print the schedule of sim.seed")
 )
 
@@ -162,9 +163,12 @@ func (w *world) end() {
 	_ = w.wire.Close(context.Background())
 }
 
-// replay is how to see a seed again.
-func replay(o outcome) string {
-	return fmt.Sprintf("hack/sim seed %d", o.seed)
+// again is how to see a schedule again.
+func again(o outcome, c controls) string {
+	if len(c.Faults) == 0 {
+		return fmt.Sprint("hack/sim seed ", o.seed)
+	}
+	return fmt.Sprintf("hack/sim seed %d %q", o.seed, strings.Join(c.Faults, ","))
 }
 
 func TestSeed(t *testing.T) {
@@ -175,10 +179,29 @@ func TestSeed(t *testing.T) {
 	if *traceFlag {
 		trace = func(line string) { t.Log(line) }
 	}
-	o := schedule(t, *seedFlag, controls{}, trace)
+	var c controls
+	if *faultFlag != "" {
+		c.Faults = strings.Split(*faultFlag, ",")
+	}
+	o := schedule(t, *seedFlag, c, trace)
 	t.Logf("seed %d: hash %016x, %d steps, %d messages, %d taken, faults %s", o.seed, o.hash, o.steps, o.messages, o.taken, strings.Join(o.faults, ", "))
 	for _, bad := range o.bad {
 		t.Error(bad)
+	}
+}
+
+// Schedules that were red once, and why. What a seed does follows the code, so each has a test of its own elsewhere too.
+func TestOnceRed(t *testing.T) {
+	for _, c := range []struct {
+		seed   uint64
+		faults []string
+		why    string
+	}{
+		{19, []string{"failover"}, "a link was sent again at a forgotten position, with the message that was settled anew"},
+	} {
+		if o := schedule(t, c.seed, controls{Faults: c.faults}, nil); len(o.bad) > 0 {
+			t.Errorf("%s: %s\nagain: %s", c.why, strings.Join(o.bad, "\n  "), again(o, controls{Faults: c.faults}))
+		}
 	}
 }
 
@@ -199,7 +222,7 @@ func TestSchedules(t *testing.T) {
 		o := schedule(t, *firstFlag+uint64(i), controls{}, nil)
 		steps, messages, took = steps+o.steps, messages+o.messages, took+o.taken
 		if len(o.bad) > 0 {
-			t.Errorf("seed %d, faults %v: %s\nagain: %s", o.seed, o.faults, strings.Join(o.bad, "\n  "), replay(o))
+			t.Errorf("seed %d, faults %v: %s\nagain: %s", o.seed, o.faults, strings.Join(o.bad, "\n  "), again(o, controls{}))
 		}
 	}
 	d := time.Since(began)
