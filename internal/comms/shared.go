@@ -67,12 +67,15 @@ type expiry struct {
 	upTo int64
 }
 
-// want is how far a stream has come in a channel, and how far the channel has: both have committed.
-type want struct{ after, head int64 }
+// span is how far a stream has come in a channel, and how far the channel has: both have committed.
+type span struct{ after, head int64 }
 
-// found is what a stream gets of a channel: what it may be told in (after, upTo]. alone: nothing here reaches back to where
-// it is, it must read for itself.
-type found struct {
+// want is a channel that a stream asks about, and what it gets of it: what it may be told in (after, upTo]. alone: nothing
+// here reaches back to where it is, it must read for itself.
+type want struct {
+	channel string
+	span
+	served   bool
 	messages []*store.Message
 	upTo     int64
 	alone    bool
@@ -123,29 +126,28 @@ func (s *shared) lastRead(at address) time.Time {
 	return time.Time{}
 }
 
-// after answers for each channel with something beyond want.after, or with nothing that may be told up to there. Where it
-// is not here yet, one of those who ask reads it, for all of them in one statement; the others wait. Errors: ctx's, and
-// those of that read.
-func (s *shared) after(ctx context.Context, tenant store.TenantID, account string, wants map[string]want) (map[string]found, error) {
-	out := make(map[string]found, len(wants))
+// serve answers each want with something beyond after, or with nothing that may be told up to there. Where it is not here
+// yet, one of those who ask reads it, for all of them in one statement; the others wait. Errors: ctx's, and those of that
+// read.
+func (s *shared) serve(ctx context.Context, tenant store.TenantID, account string, wants []want) error {
 	for {
-		mine, theirs := s.look(tenant, account, wants, out)
+		mine, theirs := s.look(tenant, account, wants)
 		switch {
 		case mine != nil:
 			if err := s.fly(ctx, mine); err != nil {
-				return nil, err
+				return err
 			}
 		case theirs != nil:
 			select {
 			case <-theirs.done:
 				if theirs.err != nil {
-					return nil, theirs.err
+					return theirs.err
 				}
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return ctx.Err()
 			}
 		default:
-			return out, nil
+			return nil
 		}
 	}
 }
@@ -154,32 +156,31 @@ func (s *shared) after(ctx context.Context, tenant store.TenantID, account strin
 type trip struct {
 	flight *flight
 	tenant store.TenantID
-	wants  map[string]want // from where, and how far it must come
+	spans  map[string]span // by channel: from where, and how far it must come
 	asked  map[string]map[string]bool
 }
 
 // look serves what is here, and takes on what nobody reads yet.
-func (s *shared) look(tenant store.TenantID, account string, wants map[string]want, out map[string]found) (mine *trip, theirs *flight) {
+func (s *shared) look(tenant store.TenantID, account string, wants []want) (mine *trip, theirs *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget()
-	for channel, w := range wants {
-		if _, served := out[channel]; served {
+	for i := range wants {
+		w := &wants[i]
+		if w.served {
 			continue
 		}
-		p := s.pages[address{tenant, channel}]
-		f, here := p.serve(account, w)
+		p := s.pages[address{tenant, w.channel}]
 		switch {
-		case here:
-			out[channel] = f
+		case p.serve(account, w):
 		case p.flight != nil:
 			theirs = p.flight
 		default:
 			if mine == nil {
-				mine = &trip{&flight{done: make(chan struct{})}, tenant, map[string]want{}, map[string]map[string]bool{}}
+				mine = &trip{&flight{done: make(chan struct{})}, tenant, map[string]span{}, map[string]map[string]bool{}}
 			}
-			mine.wants[channel] = p.from(w)
-			mine.asked[channel] = asked(p.streams)
+			mine.spans[w.channel] = p.from(w.span)
+			mine.asked[w.channel] = asked(p.streams)
 			p.flight, p.read = mine.flight, s.now()
 		}
 	}
@@ -195,31 +196,31 @@ func asked(streams map[string]int) map[string]bool {
 }
 
 // serve answers from what is here. False: it must be read.
-func (p *page) serve(account string, w want) (found, bool) {
+func (p *page) serve(account string, w *want) bool {
 	if len(p.parts) == 0 || p.last() <= w.after {
-		return found{}, false
+		return false
 	}
-	if p.parts[0].after > w.after {
-		return found{alone: true}, true
+	w.served, w.upTo, w.alone = true, w.after, p.parts[0].after > w.after
+	if w.alone {
+		return true
 	}
-	f := found{upTo: w.after}
 	for i := range p.parts {
 		part := &p.parts[i]
 		if part.upTo <= w.after {
 			continue
 		}
 		if !part.asked[account] { // it was read before this stream came
-			f.alone = f.upTo == w.after
+			w.alone = w.upTo == w.after
 			break
 		}
 		for j := range part.messages {
 			if m := &part.messages[j]; m.Rev > w.after && part.tells(account, m) {
-				f.messages = append(f.messages, m)
+				w.messages = append(w.messages, m)
 			}
 		}
-		f.upTo = part.upTo
+		w.upTo = part.upTo
 	}
-	return f, true
+	return true
 }
 
 func (p *part) tells(account string, m *store.Message) bool {
@@ -229,14 +230,14 @@ func (p *part) tells(account string, m *store.Message) bool {
 func (p *page) last() int64 { return p.parts[len(p.parts)-1].upTo }
 
 // from is where the next part begins: at the end of the last one, unless that ends before the asker's place.
-func (p *page) from(w want) want {
-	if len(p.parts) > 0 && p.last() < w.after {
+func (p *page) from(s span) span {
+	if len(p.parts) > 0 && p.last() < s.after {
 		p.parts = nil
 	}
 	if len(p.parts) > 0 {
-		w.after = p.last()
+		s.after = p.last()
 	}
-	return w
+	return s
 }
 
 // fly reads for everybody, and wakes them, also if the read panics.
@@ -245,8 +246,8 @@ func (s *shared) fly(ctx context.Context, t *trip) (err error) {
 	defer cancel()
 	burst := store.Burst{After: map[string]int64{}, Limit: s.size}
 	readers := map[string]bool{}
-	for channel, w := range t.wants {
-		burst.After[channel] = w.after
+	for channel, span := range t.spans {
+		burst.After[channel] = span.after
 		maps.Copy(readers, t.asked[channel])
 	}
 	burst.Readers = slices.Sorted(maps.Keys(readers))
@@ -260,22 +261,22 @@ func (s *shared) fly(ctx context.Context, t *trip) (err error) {
 func (s *shared) land(t *trip, news map[string]store.News, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for channel, w := range t.wants {
+	for channel, span := range t.spans {
 		p := s.pages[address{t.tenant, channel}]
 		if p == nil || p.flight != t.flight { // everybody has left since
 			continue
 		}
 		p.flight = nil
 		if err == nil {
-			s.keep(p, newPart(w, news[channel], t.asked[channel], s.size))
+			s.keep(p, newPart(span, news[channel], t.asked[channel], s.size))
 		}
 	}
 	t.flight.err = err
 	close(t.flight.done)
 }
 
-func newPart(w want, n store.News, asked map[string]bool, size int) part {
-	p := part{after: w.after, upTo: w.head, messages: n.Messages, asked: asked, people: map[string]bool{}, agents: map[string]bool{}}
+func newPart(s span, n store.News, asked map[string]bool, size int) part {
+	p := part{after: s.after, upTo: s.head, messages: n.Messages, asked: asked, people: map[string]bool{}, agents: map[string]bool{}}
 	if last := len(n.Messages) - 1; last >= 0 {
 		if rev := n.Messages[last].Rev; last+1 == size || rev > p.upTo {
 			p.upTo = rev

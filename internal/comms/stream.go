@@ -74,8 +74,9 @@ func (c *Comms) SubscribeComms(ctx context.Context, s Subscriber) error {
 	defer sub.Close()
 	f := &follower{
 		Comms: c, Subscriber: s, tenant: tenant, sub: sub, channels: map[string]*place{}, dirty: map[string]bool{},
-		sent: c.now(), polled: c.now(),
+		behind: map[string]int64{}, alarm: time.NewTimer(0), sent: c.now(), polled: c.now(),
 	}
+	defer f.alarm.Stop()
 	defer f.end()
 	if err := f.begin(ctx); err != nil {
 		return err

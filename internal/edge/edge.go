@@ -86,7 +86,7 @@ const (
 type Edge struct {
 	Options
 	observe *observer
-	shown   atomic.Pointer[shown]
+	told    atomic.Pointer[told]
 }
 
 // New returns an edge; it starts nothing.
@@ -118,7 +118,7 @@ func New(o Options) (*Edge, error) {
 func (e *Edge) Handler() http.Handler {
 	open := connect.WithInterceptors(&guard{edge: e})
 	closed := connect.WithInterceptors(&guard{edge: e, authenticate: true})
-	size := connect.WithOptions(connect.WithReadMaxBytes(e.MaxBytes), connect.WithCompressMinBytes(compressFrom))
+	size := connect.WithOptions(connect.WithReadMaxBytes(e.MaxBytes), connect.WithCompressMinBytes(compressFrom), connect.WithCodec(codec{e}))
 	mux := http.NewServeMux()
 	mux.Handle(compassv1connect.NewAccountServiceHandler(accounts{e}, closed, size))
 	mux.Handle(compassv1connect.NewChannelServiceHandler(channels{e}, closed, size))

@@ -163,28 +163,10 @@ func (s messages) SubscribeComms(
 	return err
 }
 
-// shown is a message as the API shows it.
-type shown struct {
-	of *store.Message
-	as *compassv1.Message
-}
-
-// show maps a message once for all streams that it is told to one after the other.
-func (s messages) show(m *store.Message) *compassv1.Message {
-	if last := s.shown.Load(); last != nil && last.of == m {
-		return last.as
-	}
-	as := wire.Message(*m)
-	s.shown.Store(&shown{m, as})
-	return as
-}
-
 func (s messages) update(u comms.Update) *compassv1.SubscribeCommsResponse {
 	switch {
 	case u.Message != nil:
-		return &compassv1.SubscribeCommsResponse{Event: &compassv1.SubscribeCommsResponse_Message{
-			Message: &compassv1.SubscribeCommsResponse_MessageChanged{Message: s.show(u.Message), PrevRev: u.PrevRev},
-		}}
+		return s.changed(u.Message, u.PrevRev)
 	case u.Resync != "":
 		return &compassv1.SubscribeCommsResponse{Event: &compassv1.SubscribeCommsResponse_Resync_{
 			Resync: &compassv1.SubscribeCommsResponse_Resync{ChannelId: u.Resync},

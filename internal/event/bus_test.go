@@ -249,7 +249,7 @@ func TestWaitingReader(t *testing.T) {
 func TestBatchNeedsALimit(t *testing.T) {
 	t.Parallel()
 	s := subscribe(t, newBus(t, BusOptions{Epoch: "e"}), SubscribeOptions{Tenant: acme})
-	if _, err := s.Batch(t.Context(), 0); err == nil {
+	if _, err := s.Batch(t.Context(), 0, nil); err == nil {
 		t.Error("a batch of none was waited for")
 	}
 }
@@ -288,7 +288,7 @@ func TestBusTogether(t *testing.T) {
 	defer cancel()
 	read := func(s *Subscription, tenant string) {
 		for last := int64(0); last < each; {
-			events, err := s.Batch(ctx, 16)
+			events, err := s.Batch(ctx, 16, nil)
 			if errors.Is(err, ErrLagged) {
 				last = h.newest(tenant, s.Position())
 				continue

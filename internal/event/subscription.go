@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 )
 
 // SubscribeOptions say what a subscription sees.
@@ -23,6 +24,7 @@ type Subscription struct {
 
 	cursor uint64
 	lagged bool
+	events []Event // of the last Batch
 
 	once   sync.Once
 	done   chan struct{}
@@ -52,7 +54,7 @@ func (b *Bus) Subscribe(o SubscribeOptions) (*Subscription, error) {
 // Next returns the next event, and waits for it. Errors: ErrLagged, after which the subscription goes on; ErrClosed; the
 // context's.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
-	events, err := s.Batch(ctx, 1)
+	events, err := s.Batch(ctx, 1, nil)
 	if err != nil {
 		return Event{}, err
 	}
@@ -60,8 +62,8 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 }
 
 // Batch waits for an event and returns it with those that are there too, at most limit of them, so that a burst is handled
-// as one. Errors as of Next.
-func (s *Subscription) Batch(ctx context.Context, limit int) ([]Event, error) {
+// as one; none when until fires first, which may be nil. They are the caller's until the next call. Errors as of Next.
+func (s *Subscription) Batch(ctx context.Context, limit int, until <-chan time.Time) ([]Event, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("read from bus: limit %d, at least 1 is needed", limit)
 	}
@@ -72,6 +74,8 @@ func (s *Subscription) Batch(ctx context.Context, limit int) ([]Event, error) {
 		}
 		select {
 		case <-wake:
+		case <-until:
+			return nil, nil
 		case <-s.done:
 			return nil, ErrClosed
 		case <-s.bus.closed:
@@ -117,7 +121,7 @@ func (s *Subscription) take(limit int) ([]Event, <-chan struct{}, error) {
 		s.lagged, s.cursor = false, s.bus.seq
 		return nil, nil, ErrLagged
 	}
-	var events []Event
+	events := s.events[:0]
 	i := sort.Search(len(t.events), func(i int) bool { return t.at(i).Seq > s.cursor })
 	for ; i < len(t.events) && len(events) < limit; i++ {
 		e := t.at(i)
@@ -126,6 +130,7 @@ func (s *Subscription) take(limit int) ([]Event, <-chan struct{}, error) {
 			events = append(events, e)
 		}
 	}
+	s.events = events
 	if i == len(t.events) { // all is read, so a later resume need not begin at an old event of a silent tenant
 		s.cursor = s.bus.seq
 	}
