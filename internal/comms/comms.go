@@ -97,10 +97,11 @@ func NewComms(o Options) (*Comms, error) {
 		return nil, fmt.Errorf("comms: %w", err)
 	}
 	stream := o.Stream.withDefaults()
+	pages := newShared(o.Store, o.Now, stream.Page)
 	return &Comms{
 		store: o.Store, emitter: o.Emitter, bus: o.Bus, ids: o.IDs, now: o.Now, hops: hops,
 		admission: newAdmission(o.Store, o.Known, o.Now), stream: stream,
-		shared: newShared(o.Store, o.Now, stream.Page), seats: newSeats(o.Store, o.Now),
+		shared: pages, seats: newSeats(o.Store, o.Bus, pages, o.Now),
 	}, nil
 }
 

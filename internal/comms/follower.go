@@ -38,7 +38,6 @@ type place struct {
 
 // begin places the stream in every channel of the account.
 func (f *follower) begin(ctx context.Context) error {
-	f.seats.enter(f.tenant, f.Account)
 	f.looked = f.now()
 	heads, err := f.store.ChannelsOf(ctx, f.Account)
 	if err != nil {
@@ -74,7 +73,7 @@ func (f *follower) end() {
 
 func (f *follower) follow(h store.ChannelHead, from int64) {
 	f.channels[h.Channel] = &place{told: from, scanned: from, head: h.Last, live: from == h.Last}
-	f.shared.join(address{f.tenant, h.Channel}, f.Account)
+	f.shared.join(address{f.tenant, h.Channel}, f.Account, h.Last)
 	if from < h.Last {
 		f.dirty[h.Channel] = true
 	}

@@ -8,14 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rigelbuild/compass-operator/internal/event"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
 // seats lets the streams of a process look at heads and membership together: one statement answers for every account that
 // has a stream here, and another one follows only for who asks about something that happened after it began.
 type seats struct {
-	store channels
-	now   func() time.Time
+	store  channels
+	bus    bus
+	shared *shared
+	now    func() time.Time
 
 	mu      sync.Mutex
 	tenants map[store.TenantID]*hall
@@ -23,9 +26,10 @@ type seats struct {
 
 // hall is one tenant that is streamed here.
 type hall struct {
-	accounts map[string]int // → live streams
-	seq      uint64         // of the newest fact that an asker had heard of when a round began
-	last     *round         // the newest that has ended well
+	first    *event.Subscription // the herald's
+	accounts map[string]int      // → live streams
+	seq      uint64              // of the newest fact that an asker had heard of when a round began
+	last     *round              // the newest that has ended well
 	running  *round
 	next     *round // begins when running has ended
 }
@@ -47,19 +51,27 @@ type since struct {
 	time time.Time
 }
 
-func newSeats(s channels, now func() time.Time) *seats {
-	return &seats{store: s, now: now, tenants: map[store.TenantID]*hall{}}
+func newSeats(s channels, b bus, pages *shared, now func() time.Time) *seats {
+	return &seats{store: s, bus: b, shared: pages, now: now, tenants: map[store.TenantID]*hall{}}
 }
 
-func (s *seats) enter(tenant store.TenantID, account string) {
+// enter counts a stream in, which from then on hears what happens from the tenant's herald. Errors: those of the bus.
+func (s *seats) enter(ctx context.Context, tenant store.TenantID, account string, sub *event.Subscription) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.tenants[tenant]
 	if h == nil {
-		h = &hall{accounts: map[string]int{}}
+		first, err := s.bus.Subscribe(event.SubscribeOptions{Tenant: string(tenant), Names: streamed(), Leads: true})
+		if err != nil {
+			return err
+		}
+		h = &hall{first: first, accounts: map[string]int{}}
 		s.tenants[tenant] = h
+		go s.herald(context.WithoutCancel(ctx), tenant, first)
 	}
 	h.accounts[account]++
+	sub.Behind(h.first)
+	return nil
 }
 
 func (s *seats) exit(tenant store.TenantID, account string) {
@@ -71,6 +83,7 @@ func (s *seats) exit(tenant store.TenantID, account string) {
 	}
 	if len(h.accounts) == 0 {
 		delete(s.tenants, tenant)
+		h.first.Close()
 	}
 }
 

@@ -43,6 +43,7 @@ type address struct {
 type page struct {
 	streams map[string]int // account → its live streams
 	parts   []part         // without a gap, oldest first
+	upTo    int64          // where the last one ended, also once it is forgotten
 	flight  *flight        // the read that is under way
 	read    time.Time      // when the last one began
 }
@@ -85,13 +86,14 @@ func newShared(s channels, now func() time.Time, size int) *shared {
 	return &shared{store: s, now: now, size: size, pages: map[address]*page{}}
 }
 
-// join says that an account streams a channel here, once for each of its streams. Only who has joined is asked for.
-func (s *shared) join(at address, account string) {
+// join says that an account streams a channel here whose head is known, once for each of its streams. Only who has joined is
+// asked for.
+func (s *shared) join(at address, account string, head int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pages[at]
 	if p == nil {
-		p = &page{streams: map[string]int{}}
+		p = &page{streams: map[string]int{}, upTo: head}
 		s.pages[at] = p
 	}
 	p.streams[account]++
@@ -109,11 +111,12 @@ func (s *shared) leave(at address, account string) {
 	}
 }
 
-// lost forgets what was shared of a channel: some of it is no more.
-func (s *shared) lost(at address) {
+// lost forgets what was shared of a channel: some of it is no more, and its head has gone back.
+func (s *shared) lost(at address, head int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pages[at].parts = nil
+	p := s.pages[at]
+	p.parts, p.upTo = nil, head
 }
 
 // lastRead is when the channel was last read for all of its streams.
@@ -177,14 +180,22 @@ func (s *shared) look(tenant store.TenantID, account string, wants []want) (mine
 			theirs = p.flight
 		default:
 			if mine == nil {
-				mine = &trip{&flight{done: make(chan struct{})}, tenant, map[string]span{}, map[string]map[string]bool{}}
+				mine = newTrip(tenant)
 			}
-			mine.spans[w.channel] = p.from(w.span)
-			mine.asked[w.channel] = asked(p.streams)
-			p.flight, p.read = mine.flight, s.now()
+			s.takeOn(mine, w.channel, p, p.from(w.span))
 		}
 	}
 	return mine, theirs
+}
+
+func newTrip(tenant store.TenantID) *trip {
+	return &trip{&flight{done: make(chan struct{})}, tenant, map[string]span{}, map[string]map[string]bool{}}
+}
+
+// takeOn adds a channel to a trip. The caller holds the lock.
+func (s *shared) takeOn(t *trip, channel string, p *page, of span) {
+	t.spans[channel], t.asked[channel] = of, asked(p.streams)
+	p.flight, p.read = t.flight, s.now()
 }
 
 func asked(streams map[string]int) map[string]bool {
@@ -293,7 +304,7 @@ func newPart(s span, n store.News, asked map[string]bool, size int) part {
 
 // keep adds a part for a while. The caller holds the lock.
 func (s *shared) keep(p *page, next part) {
-	p.parts = append(p.parts, next)
+	p.parts, p.upTo = append(p.parts, next), next.upTo
 	s.expires = append(s.expires, expiry{s.now().Add(sharedFor), p, next.upTo})
 }
 

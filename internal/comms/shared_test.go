@@ -311,3 +311,29 @@ func TestSharedReadThatPanicsEndsItsStreams(t *testing.T) {
 		}
 	}
 }
+
+// What becomes visible is read for all streams before they wake, by none of them: here in the name of one that has ended.
+func TestHeraldReadsBeforeStreamsWake(t *testing.T) {
+	t.Parallel()
+	f, c := counted(t)
+	acme := f.Tenant(t, "acme")
+	channel := acme.Channel(t, "a")
+	gone := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID})
+	stays := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID})
+	gone.cancel()
+	<-gone.ended //nolint:errcheck // it was cancelled
+	readers := make(chan any, 10)
+	c.during(func(ctx context.Context, _ store.Burst) error {
+		readers <- ctx.Value(whose{})
+		return ctx.Err()
+	})
+	for i := range 3 {
+		m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, fmt.Sprint(i)))
+		must(t, err)
+		stays.until(t, m.Message.ID)
+		if reader := <-readers; reader != gone {
+			t.Error("a stream read what was to be there when it woke")
+		}
+		f.clock.advance(2 * time.Second) // what was read is forgotten, and where the next read begins is not
+	}
+}

@@ -77,6 +77,9 @@ func (c *Comms) SubscribeComms(ctx context.Context, s Subscriber) error {
 		behind: map[string]int64{}, alarm: time.NewTimer(0), sent: c.now(), polled: c.now(),
 	}
 	defer f.alarm.Stop()
+	if err := c.seats.enter(ctx, tenant, s.Account, sub); err != nil {
+		return errors.Join(store.ErrUnavailable, err)
+	}
 	defer f.end()
 	if err := f.begin(ctx); err != nil {
 		return err

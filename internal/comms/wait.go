@@ -199,7 +199,7 @@ func (f *follower) compare(h store.ChannelHead, at time.Time) error {
 		return f.send(Update{Channel: h.Channel})
 	case h.Last < p.told && at.After(f.drained): // a failover forgot what was told
 		p.told, p.scanned, p.head = h.Last, h.Last, h.Last
-		f.shared.lost(address{f.tenant, h.Channel})
+		f.shared.lost(address{f.tenant, h.Channel}, h.Last)
 		return f.send(Update{Resync: h.Channel})
 	}
 	if p.head = max(p.head, h.Last); p.scanned < p.head {

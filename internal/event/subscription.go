@@ -3,6 +3,7 @@ package event
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -14,6 +15,7 @@ type SubscribeOptions struct {
 	Tenant string   // AllTenants for all
 	Names  []Name   // none: every event
 	From   Position // zero: from now
+	Leads  bool     // others may stay behind it
 }
 
 // Subscription reads one tenant's events, or all, in order. Next and Batch are for one goroutine at a time; Close is for any.
@@ -25,6 +27,8 @@ type Subscription struct {
 	cursor uint64
 	lagged bool
 	events []Event // of the last Batch
+	pace   *pace   // of one that leads
+	ahead  *pace   // of the one that this stays behind
 
 	once   sync.Once
 	done   chan struct{}
@@ -40,6 +44,9 @@ func (b *Bus) Subscribe(o SubscribeOptions) (*Subscription, error) {
 		return nil, ErrClosed
 	}
 	s := &Subscription{bus: b, topic: b.topic(o.Tenant), names: slices.Clone(o.Names), cursor: b.seq, done: make(chan struct{})}
+	if o.Leads {
+		s.pace = &pace{seq: b.seq, moved: make(chan struct{})}
+	}
 	s.topic.subs++
 	switch {
 	case o.From == Position{}:
@@ -68,6 +75,7 @@ func (s *Subscription) Batch(ctx context.Context, limit int, until <-chan time.T
 		return nil, fmt.Errorf("read from bus: limit %d, at least 1 is needed", limit)
 	}
 	for {
+		s.pace.move(s.cursor)
 		events, wake, err := s.take(limit)
 		if err != nil || len(events) > 0 {
 			return events, err
@@ -94,6 +102,7 @@ func (s *Subscription) Position() Position { return Position{Epoch: s.bus.epoch,
 func (s *Subscription) Close() {
 	s.once.Do(func() {
 		close(s.done)
+		s.pace.move(math.MaxUint64)
 		s.bus.mu.Lock()
 		s.topic.subs--
 		s.bus.mu.Unlock()
@@ -121,10 +130,14 @@ func (s *Subscription) take(limit int) ([]Event, <-chan struct{}, error) {
 		s.lagged, s.cursor = false, s.bus.seq
 		return nil, nil, ErrLagged
 	}
+	bound, wake := s.ahead.at(t)
 	events := s.events[:0]
 	i := sort.Search(len(t.events), func(i int) bool { return t.at(i).Seq > s.cursor })
 	for ; i < len(t.events) && len(events) < limit; i++ {
 		e := t.at(i)
+		if e.Seq > bound {
+			break
+		}
 		s.cursor = e.Seq
 		if len(s.names) == 0 || slices.Contains(s.names, e.Kind) {
 			events = append(events, e)
@@ -134,5 +147,5 @@ func (s *Subscription) take(limit int) ([]Event, <-chan struct{}, error) {
 	if i == len(t.events) { // all is read, so a later resume need not begin at an old event of a silent tenant
 		s.cursor = s.bus.seq
 	}
-	return events, t.wake, nil
+	return events, wake, nil
 }
