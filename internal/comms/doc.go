@@ -8,9 +8,10 @@
 // message is handed over to nobody: its settle will be.
 //
 // It also owns reading: pages, and the live stream that is resumed by rev and reads membership in the statement that reads
-// the messages (B2). Streams that keep up read together: whoever of them is first asks for all, and the answer, which says who
-// was a member when it was read, is handed on until the burst is over (shared.go). Heads are looked at together too (seats.go).
-// A stream that is behind, or slow, reads alone until it has caught up (follower.go).
+// the messages (B2). Streams that keep up read together: what became visible is read for all of them before they wake
+// (herald.go), whoever first needs something else asks for all, and the answer, which says who was a member when it was read, is
+// handed on until the burst is over (shared.go). Heads are looked at together too (seats.go). A stream that is behind, or slow,
+// reads alone until it has caught up (follower.go).
 //
 // How a fact travels is the emitter's decision, by its catalogue. comms must not import the fabric, and knows of Postgres
 // what the store says.
