@@ -54,14 +54,18 @@ create function compass.take_position(p_tenant text, p_channel text, p_k integer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    head  bigint;
+    now   constant bigint := compass.number();
     first bigint;
 begin
     if p_k is null or p_k < 1 then
         raise exception 'take_position: k must be at least 1' using errcode = '22023';
     end if;
-    select h.last into head from compass.channel_heads h
-     where h.tenant_id = p_tenant and h.channel_id = p_channel for update;
+    -- Whoever waits here for another's commit counts on from what that one left: the row is read again after the wait.
+    update compass.channel_heads h
+       set last = greatest(h.last + 1, now) + p_k - 1,
+           last_pos = case when p_deliverable then greatest(h.last + 1, now) + p_k - 1 else h.last_pos end
+     where h.tenant_id = p_tenant and h.channel_id = p_channel
+    returning h.last - p_k + 1 into first;
     if not found then
         raise exception 'no such channel' using errcode = 'P0002';
     end if;
@@ -70,11 +74,6 @@ begin
     if exists (select from compass.tenants t where t.id = p_tenant and t.frozen) then
         raise exception 'tenant is being moved' using errcode = 'CP002';
     end if;
-    first := greatest(head + 1, compass.number());
-    update compass.channel_heads h
-       set last = first + p_k - 1,
-           last_pos = case when p_deliverable then first + p_k - 1 else h.last_pos end
-     where h.tenant_id = p_tenant and h.channel_id = p_channel;
     return first;
 end
 $$;
