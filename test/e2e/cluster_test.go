@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net/url"
@@ -34,6 +35,8 @@ type cluster struct {
 	address string // of the broker
 	broker  *embedded.Server
 	tick    time.Duration // the worker's floor tick; default: that of the product
+	// programs are builds for those that start from now on; default: the program under test.
+	programs struct{ worker, runner string }
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -153,7 +156,7 @@ func (c *cluster) workerOf(stream, name string) *worker {
 	w := &worker{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
 	file, dir := c.settings(fabric.RoleWorker, stream, w.pg, w.nats)
 	file.Delivery = config.Delivery{Stream: stream, Holder: name, FloorTick: config.Duration(c.tick)}
-	w.process = launch(c.tb, c.secrets, name, "delivery", "--config", putYAML(c.tb, dir, "config.yaml", file))
+	w.process = launchOf(c.tb, cmp.Or(c.programs.worker, program), c.secrets, name, "delivery", "--config", putYAML(c.tb, dir, "config.yaml", file))
 	w.metrics = w.listening("metrics and health")
 	return w
 }
@@ -177,7 +180,9 @@ func (c *cluster) box(s *server) *box {
 	platform := newAPI(s.url, c.world.Platform(c.tb).Token)
 	token := call(c.tb, platform.admin.IssueRunnerToken, &compassv1.IssueRunnerTokenRequest{}).GetToken()
 	c.secrets.add("the enrolment token", token)
-	return startBox(c.tb, c.secrets, place{dir: c.tb.TempDir(), token: token, server: s.url, nats: "nats://" + c.address})
+	return startBox(c.tb, c.secrets, place{
+		dir: c.tb.TempDir(), token: token, server: s.url, nats: "nats://" + c.address, program: c.programs.runner,
+	})
 }
 
 // lease is the row of the stream's writer.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"os"
@@ -144,8 +145,9 @@ func (h *home) newBox(s *standalone) *box {
 	return startBox(h.tb, h.secrets, place{dir: h.dir, token: token, server: s.url, nats: s.nats})
 }
 
-// place is where a Runner lives: its folder, token, and the Server and broker that it speaks to.
-type place struct{ dir, token, server, nats string }
+// place is where a Runner lives: its folder, token, the Server and broker that it speaks to, and its build, if it is not the
+// program under test.
+type place struct{ dir, token, server, nats, program string }
 
 func startBox(tb testing.TB, known *secrets, at place) *box {
 	tb.Helper()
@@ -158,7 +160,7 @@ func startBox(tb testing.TB, known *secrets, at place) *box {
 		"--token-file", put(tb, at.dir, "enrolment", at.token), "--key-file", filepath.Join(at.dir, "runner-key"),
 		"--agent", "record", "--record", b.record.file, "--log-level", "debug",
 	}
-	b.process = launch(tb, known, "runner", b.args...)
+	b.process = launchOf(tb, cmp.Or(at.program, program), known, "runner", b.args...)
 	await(tb, "the Runner begins", func() string {
 		return unless(b.logged(map[string]any{"msg": "Runner began"}), "not yet")
 	})

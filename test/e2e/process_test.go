@@ -110,6 +110,12 @@ func (p *process) bind() { p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: s
 // launch starts the program with arguments.
 func launch(tb testing.TB, known *secrets, name string, args ...string) *process {
 	tb.Helper()
+	return launchOf(tb, program, known, name, args...)
+}
+
+// launchOf starts another build of it.
+func launchOf(tb testing.TB, program string, known *secrets, name string, args ...string) *process {
+	tb.Helper()
 	dir := tb.TempDir()
 	p := &process{tb: tb, name: name, secrets: known, out: filepath.Join(dir, "out"), log: filepath.Join(dir, "log"), exited: make(chan struct{})}
 	path, err := filepath.Abs(program)

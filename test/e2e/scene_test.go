@@ -25,6 +25,11 @@ func newScene(t *testing.T, first string) (*scene, *worker) {
 	t.Helper()
 	c := newCluster(t)
 	c.tick = time.Hour
+	return newSceneIn(t, c, first)
+}
+
+func newSceneIn(t *testing.T, c *cluster, first string) (*scene, *worker) {
+	t.Helper()
 	s := &scene{cluster: c, t: t, s: c.server("server")}
 	w := c.worker(first).serves()
 	s.box = c.box(s.s)
