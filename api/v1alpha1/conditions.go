@@ -55,10 +55,13 @@ const (
 	ReasonDriftRepaired = "DriftRepaired"
 	// ReasonDriftDetected: somebody else changed what the message names, and spec.drift is Report.
 	ReasonDriftDetected = "DriftDetected"
-	// ReasonScaleReverted (event): somebody else scaled the worker, and there is one again.
+	// ReasonScaleReverted (event): somebody else scaled the worker, and there is one again. More throughput is one more
+	// DeliveryStream that names or selects some of the tenants: they move to it while delivery goes on, lose nothing and get
+	// nothing twice; TenantsPlaced of that stream says who is still on the way.
 	ReasonScaleReverted = "ScaleReverted"
 	// ReasonScaleContested: somebody keeps scaling the worker; the operator undoes it less and less often. One of them
-	// writes all the same, which the lease sees to.
+	// writes all the same, which the lease sees to. Remove the autoscaler, and split the tenants over two streams instead: see
+	// ScaleReverted.
 	ReasonScaleContested = "ScaleContested"
 	// ReasonReleased: the force-release annotation let a deletion go without removing everything.
 	ReasonReleased = "Released"
