@@ -62,8 +62,6 @@ func (s *steers) forget(tenant store.TenantID, session string) {
 
 // drainAgent makes commands of what is owed to an agent beside the chain, and pushes them.
 func (c *Consumer) drainAgent(ctx context.Context, t *tenant, w work) error {
-	t.sending.RLock()
-	defer t.sending.RUnlock()
 	var view store.AgentView
 	err := c.step(ctx, func(ctx context.Context) (err error) {
 		view, err = c.reads.AgentOwed(ctx, store.AgentQuery{Stream: c.o.Stream, Agent: w.id, Limit: agentPage})

@@ -67,8 +67,6 @@ func (c *Consumer) applyAnswers(ctx context.Context, g *gate, heard []answer) (r
 // membership for all that goes now, and nothing that was read before is believed.
 func (c *Consumer) fanOut(ctx context.Context, t *tenant, w work, g *gate) error {
 	begun := c.clock.Now()
-	t.sending.RLock()
-	defer t.sending.RUnlock()
 	view, err := c.readChannel(ctx, w.item, g)
 	if err != nil {
 		return err

@@ -196,6 +196,13 @@ func (c *Consumer) look(ctx context.Context, w work) {
 	if _, ok := c.leases.Fence(database); !ok {
 		return // not ours to serve: when the lease is back, that database is swept
 	}
+	if w.kind == itemChannel || w.kind == itemAgent {
+		if !t.sending.TryRLock() { // its drain is being confirmed
+			c.later.at(w.item, w.why, c.clock.Now().Add(retryFirst))
+			return
+		}
+		defer t.sending.RUnlock()
+	}
 	c.in.wait.Record(ctx, max(c.clock.Now().Sub(w.since), 0).Seconds(), metric.WithAttributes(attribute.String("kind", w.kind.String())))
 	ctx = store.WithTenant(ctx, w.tenant)
 	err := c.lookAt(ctx, t, w)

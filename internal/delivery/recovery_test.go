@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -249,6 +250,42 @@ func TestMoves(t *testing.T) {
 		pass(time.Minute)
 		if n := len(g.box.sent()) - sent; n != 0 {
 			t.Errorf("%d commands after the word was given", n)
+		}
+	})
+}
+
+// While the word is being written that a tenant is let go of, who would drain the tenant neither waits for it, or a hung
+// statement would hold the workers of everybody, nor asks on and on.
+func TestNobodyWaitsForTheWord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.tenant(beta, 2)
+		g.truth.channel(acme, "c", "bot")
+		g.truth.channel(beta, "d", "bee")
+		g.truth.start(acme, "bot", "r1")
+		bee := g.truth.start(beta, "bee", "r2")
+		g.run(func(o *Options) { o.FloorTick, o.Workers, o.StepTimeout = 100*time.Hour, 2, time.Hour })
+		slow := make(chan struct{})
+		defer close(slow)
+		g.sync(func() {
+			g.truth.onWrite = func(_ context.Context, what string) {
+				if what == "confirm" {
+					<-slow
+				}
+			}
+			g.truth.places[acme].Draining = true
+		})
+		g.c.onNote(t.Context(), Hint{Tenant: string(acme)}.Note())
+		pass(0)
+		before := g.questions()
+		g.ref(g.truth.post("c", "ada"))
+		m := g.truth.post("d", "ada")
+		g.ref(m)
+		g.expect(bee, "another tenant's, beside the word", m)
+		pass(time.Second)
+		if n := g.questions() - before; n > 40 {
+			t.Errorf("%d questions in a second", n)
 		}
 	})
 }

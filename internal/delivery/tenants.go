@@ -20,7 +20,8 @@ type tenant struct {
 	id store.TenantID
 
 	// sending is held shared while a drain reads and sends, and alone while the drain of the tenant is confirmed: after the
-	// word is given, nothing that was read before it is sent any more.
+	// word is given, nothing that was read before it is sent any more. It is tried and never waited for: whoever has it waits
+	// for Postgres.
 	sending sync.RWMutex
 
 	mu       sync.Mutex

@@ -54,7 +54,8 @@ func blows() []blow {
 			forgot := w.db.Failover(w.s.rng.IntN(30), -w.s.between(0, 400*time.Millisecond))
 			w.s.say(fmt.Sprint("FORGOT ", forgot))
 		}},
-		{"lose stream", func(w *world) { w.broker.Lose(stream) }},
+		{"lose stream", func(w *world) { w.broker.Lose(w.somePod().stream) }},
+		{"move", func(w *world) { w.move() }},
 		{"leave and join", func(w *world) { w.leaveAndJoin() }},
 		{"poison", func(w *world) { w.plant() }},
 		{"replay", func(w *world) { w.replay() }},
@@ -71,24 +72,26 @@ func (w *world) later(d time.Duration, what string, fn func()) {
 }
 
 func (w *world) killWorker() {
-	p := w.worker
-	if p == nil || !p.alive() {
+	in := w.somePod()
+	p := in.worker
+	if !p.alive() {
 		return
 	}
 	p.kill()
-	w.restart(p, w.s.between(100*time.Millisecond, 3*time.Second))
+	w.restart(in, p, w.s.between(100*time.Millisecond, 3*time.Second))
 }
 
 // pauseWorker freezes it past its lease, while another one takes over.
 func (w *world) pauseWorker() {
-	p := w.worker
-	if p == nil || !p.alive() {
+	in := w.somePod()
+	p := in.worker
+	if !p.alive() {
 		return
 	}
 	if p.ambush = w.s.rng.IntN(2) == 0; !p.ambush {
 		p.paused = time.Now().Add(w.s.between(5*time.Second, 11*time.Second))
 	}
-	w.startWorker(fmt.Sprint("pod", w.workers))
+	w.startWorker(in, fmt.Sprint("pod", w.workers))
 }
 
 func (w *world) killServer() {

@@ -44,6 +44,11 @@ func (w *world) check() []string {
 	c.rightly()
 	c.settledRightly()
 	c.steeredRightly()
+	for _, t := range w.tenants {
+		if p := c.Placements[t.id]; p.Stream != t.wanted.Load() || p.Draining {
+			c.fail("MOVE: tenant %s shall be with %v and is with %+v", t.id, t.wanted.Load(), p)
+		}
+	}
 	if n := w.db.Deadlocks(); n > 0 {
 		c.fail("%d deadlocks", n)
 	}

@@ -108,8 +108,10 @@ func (n *node) SubscribeKind(ctx context.Context, kind fabric.EventKind, fn fabr
 
 // SendCommand implements fabric.RunnerFabric.
 func (n *node) SendCommand(ctx context.Context, to fabric.RunnerAddr, cmd *compassv1.SessionsResponse) error {
-	if n.p == n.w.worker {
-		n.w.s.succeeded(n.p)
+	for _, in := range n.w.pods {
+		if n.p == in.worker {
+			n.w.s.succeeded(n.p)
+		}
 	}
 	if !n.w.listens(to.ID) {
 		return fabric.ErrRunnerGone

@@ -256,6 +256,7 @@ func (w *world) person(ctx context.Context, t *tenant, n int, over time.Duration
 				_, err := s.comms.PostMessage(try, m)
 				cancel()
 				if err == nil && s.alive() {
+					t.posted.Add(1)
 					break
 				}
 			}

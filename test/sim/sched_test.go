@@ -187,7 +187,7 @@ func (s *scheduler) succeeded(by *process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.all {
-		if p.wakes && p != by {
+		if p.wakes && p != by && p.stream == by.stream {
 			p.wakes, p.paused = false, time.Now().Add(s.between(0, 20*time.Millisecond))
 		}
 	}
@@ -293,6 +293,7 @@ type process struct {
 	cancel context.CancelFunc
 	closes []func()
 	ends   sync.WaitGroup
+	stream string // of a worker
 
 	dead   bool      // under s.mu
 	over   bool      // under s.mu: the schedule has ended

@@ -26,7 +26,6 @@ import (
 
 // What a schedule has. Times are the product's, or shorter where the product lets them be set.
 const (
-	stream      = "main"
 	runnerLease = 4 * time.Second
 	floorTick   = 6 * time.Second
 	resend      = 2 * time.Second
@@ -34,6 +33,9 @@ const (
 	servers     = 2
 	runners     = 2
 )
+
+// names are those of the two streams. Each begins with one tenant; the Runners serve both.
+var names = [...]string{"main", "second"}
 
 // world is one schedule.
 type world struct {
@@ -50,9 +52,8 @@ type world struct {
 
 	tenants  []*tenant
 	serving  [servers]*server
-	worker   *process
+	pods     [len(names)]*pod
 	workers  int
-	holder   string
 	hosting  [runners]*process
 	natsAway atomic.Bool
 	quiet    atomic.Bool     // nobody starts to write
@@ -76,6 +77,13 @@ func (w *world) markStale(ms ...*compassv1.Message) {
 	}
 }
 
+// pod is the place of a stream's worker: one process, and beside it those that are paused past their lease.
+type pod struct {
+	stream string
+	worker *process
+	holder string // the same one takes its lease back at once
+}
+
 // tenant is one of two, whose rows bear the same ids.
 type tenant struct {
 	id       store.TenantID
@@ -83,6 +91,10 @@ type tenant struct {
 	agents   []store.Account
 	channels []string
 	budget   atomic.Int64 // messages that agents may still write
+	posted   atomic.Int64 // messages of a person that were answered
+	wanted   atomic.Value // the stream that shall have it
+	moves    bool         // it has an operator
+	carried  atomic.Value // the stream that Servers believe it is with
 }
 
 // server is a Server: comms and hub over one fabric.
@@ -113,11 +125,24 @@ func newWorld(seed uint64, c controls) *world {
 		ids: &naming.IDs{Now: time.Now, Rand: seeded{rand.New(rand.NewPCG(seed, 2))}}, had: map[string]bool{}, leftOpen: map[string]bool{}, steered: map[string]bool{}, stale: map[*compassv1.Message]bool{}, poison: map[string]bool{},
 	}
 	w.air, w.people = w.s.process("air"), w.s.process("people")
-	w.wire = w.broker.Connect(fabrictest.Options{Stream: stream, StreamOf: w.streamOf})
+	for i, name := range names {
+		w.pods[i] = &pod{stream: name}
+	}
+	w.wire = w.broker.Connect(fabrictest.Options{Stream: names[0], StreamOf: w.streamOf})
 	return w
 }
 
-func (w *world) streamOf(string) (string, bool) { return stream, true }
+func (w *world) streamOf(id string) (string, bool) {
+	t := w.tenant(store.TenantID(id))
+	if t == nil {
+		return "", false
+	}
+	stream, ok := t.carried.Load().(string)
+	return stream, ok
+}
+
+// somePod picks the worker of one stream.
+func (w *world) somePod() *pod { return w.pods[w.s.rng.IntN(len(w.pods))] }
 
 func (w *world) loseRefs() bool { return w.controls.LoseRefs && w.s.rng.IntN(2) == 0 }
 
@@ -149,9 +174,11 @@ func (w *world) found(ctx context.Context) error {
 	}
 	for i := range 2 {
 		t := &tenant{id: store.TenantID(fmt.Sprintf("t_%026d", i+1)), admin: fmt.Sprintf("a_%026d", 9)}
+		t.wanted.Store(names[i])
+		t.carried.Store(names[i])
 		t.budget.Store(14)
 		errs = append(errs, c.CreateTenant(ctx, store.NewTenant{
-			ID: t.id, Slug: fmt.Sprint("tenant", i), Stream: stream, Admin: store.Account{ID: t.admin, Handle: "admin"}}))
+			ID: t.id, Slug: fmt.Sprint("tenant", i), Stream: names[i], Admin: store.Account{ID: t.admin, Handle: "admin"}}))
 		ctx := store.WithTenant(ctx, t.id)
 		for a := range 3 {
 			account, err := c.CreateAccount(ctx, store.Account{
@@ -170,6 +197,7 @@ func (w *world) found(ctx context.Context) error {
 		}
 		w.tenants = append(w.tenants, t)
 	}
+	w.db.Replicated()
 	return errors.Join(errs...)
 }
 
@@ -250,28 +278,27 @@ func (w *world) startServer(i int) error {
 }
 
 // startWorker starts a worker as its pod does; one whose lease is lost ends, and another one is started.
-// holder is its pod's: the same one takes its lease back at once.
-func (w *world) startWorker(holder string) {
+func (w *world) startWorker(in *pod, holder string) {
 	w.workers++
 	p := w.s.process(fmt.Sprint("worker", w.workers))
-	w.holder = holder
-	w.worker = p
+	p.stream = in.stream
+	in.worker, in.holder = p, holder
 	st := w.db.Client(p)
-	lease := st.NewLease(storetwin.LeaseOptions{Stream: stream, Holder: holder, Nonce: func() string { w.nonces++; return fmt.Sprint(w.nonces) }})
+	lease := st.NewLease(storetwin.LeaseOptions{Stream: in.stream, Holder: holder, Nonce: func() string { w.nonces++; return fmt.Sprint(w.nonces) }})
 	p.spawn(func(ctx context.Context) {
 		leases, err := delivery.NewLeaseSet(delivery.LeaseOptions{Leases: []delivery.Lease{lease}, Log: discard()})
 		if err != nil {
 			panic(err)
 		}
 		if leases.Acquire(ctx) != nil {
-			w.exit(p)
+			w.exit(in, p)
 			return
 		}
-		fab := w.node(p, stream)
-		worker, err := delivery.NewConsumer(reads{st, w, p}, fab, st, fab, discard(), delivery.Options{
-			Stream: stream, Writes: st, Leases: leases, DeadLetters: fab, OpenProof: keys{}.Open, Notes: fab,
+		fab := w.node(p, in.stream)
+		worker, err := delivery.NewConsumer(reads{st, w, in, p}, fab, st, fab, discard(), delivery.Options{
+			Stream: in.stream, Writes: st, Leases: leases, DeadLetters: fab, OpenProof: keys{}.Open, Notes: fab,
 			MaxDeliver: maxDeliver, Backoff: []time.Duration{200 * time.Millisecond}, AckWait: resend,
-			FloorTick: w.controls.tick(), Parts: 2, Placements: time.Minute, Workers: 3, Window: 4, StepTimeout: 5 * time.Second,
+			FloorTick: w.controls.tick(), Parts: 2, Placements: 3 * time.Second, Workers: 3, Window: 4, StepTimeout: 5 * time.Second,
 			StallAfter: time.Hour,
 		})
 		if err != nil {
@@ -279,7 +306,7 @@ func (w *world) startWorker(holder string) {
 		}
 		p.spawn(func(ctx context.Context) {
 			if leases.Run(ctx) != nil {
-				w.exit(p)
+				w.exit(in, p)
 			}
 		})
 		_ = worker.Run(ctx)
@@ -287,20 +314,20 @@ func (w *world) startWorker(holder string) {
 }
 
 // exit is what a process does that lost its lease: it is gone at once, and its pod starts again.
-func (w *world) exit(p *process) {
+func (w *world) exit(in *pod, p *process) {
 	if !p.alive() {
 		return
 	}
 	p.kill()
-	w.restart(p, 200*time.Millisecond)
+	w.restart(in, p, 200*time.Millisecond)
 }
 
 // restart starts the pod of a worker again, unless another one has come.
-func (w *world) restart(p *process, after time.Duration) {
-	holder := w.holder
+func (w *world) restart(in *pod, p *process, after time.Duration) {
+	holder := in.holder
 	w.later(after, "restart worker", func() {
-		if w.worker == p {
-			w.startWorker(holder)
+		if in.worker == p {
+			w.startWorker(in, holder)
 		}
 	})
 }
@@ -308,15 +335,16 @@ func (w *world) restart(p *process, after time.Duration) {
 // reads are those of a worker; one that reads the poison dies.
 type reads struct {
 	*storetwin.Client
-	w *world
-	p *process
+	w  *world
+	in *pod
+	p  *process
 }
 
 func (r reads) bitten(messages []string) bool {
 	for _, m := range messages {
 		if r.w.poison[m] && r.p.alive() {
 			r.w.s.say("POISON ", r.p.name)
-			r.w.exit(r.p)
+			r.w.exit(r.in, r.p)
 			return true
 		}
 	}

@@ -121,6 +121,13 @@ func (db *DB) Failover(lose int, skew time.Duration) (forgot int) {
 	return forgot
 }
 
+// Replicated says that every commit so far is on all servers: no failover forgets it.
+func (db *DB) Replicated() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.newest = nil
+}
+
 // dropAll ends every open transaction. Called under mu.
 func (db *DB) dropAll() {
 	db.life++

@@ -32,6 +32,9 @@ type port interface {
 	RemoveMember(ctx context.Context, m store.Member) error
 	MessageByID(ctx context.Context, id string) (store.Message, error)
 	Session(ctx context.Context, session string) (store.Binding, error)
+	DrainTenant(ctx context.Context, id store.TenantID, stream string) error
+	PlaceTenant(ctx context.Context, id store.TenantID, from, to string) error
+	ReadLease(ctx context.Context, stream string) (store.LeaseSeen, error)
 	IssueRunnerToken(ctx context.Context, hash [32]byte, fleet string) error
 	ReplayDeadLetters(ctx context.Context, f store.DeadLetterFilter, actor string, dryRun bool) (store.Replayed, error)
 }

@@ -19,6 +19,8 @@ type History struct {
 	Owed     []Owed   // what is owed beside the chain and not done
 	Heads    map[Seat]int64
 	Live     []store.Binding
+
+	Placements map[store.TenantID]store.Placement
 }
 
 // Placed is a message with its tenant.
@@ -52,9 +54,13 @@ func (db *DB) History() History {
 	defer db.mu.Unlock()
 	h := History{
 		Facts: slices.Clone(db.facts), Members: map[Seat]int64{}, Cursors: map[Seat]int64{}, Heads: map[Seat]int64{},
-		Agents: map[store.TenantID][]store.Account{},
+		Agents: map[store.TenantID][]store.Account{}, Placements: map[store.TenantID]store.Placement{},
 	}
 	t := &tx{DB: db, system: true}
+	db.placements.all(t, func(tenant string, p store.Placement) bool {
+		h.Placements[store.TenantID(tenant)] = p
+		return true
+	})
 	db.messages.all(t, func(k key, m messageRow) bool {
 		as := *t
 		as.tenant = k.tenant

@@ -228,3 +228,39 @@ func TestWriter(t *testing.T) {
 		}
 	})
 }
+
+func TestMove(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, g *ground) {
+		x := g.a
+		seen, err := g.ReadLease(t.Context(), g.stream)
+		must(t, err)
+		equal(t, "nobody's lease", seen.Held, false)
+		lease, fence := g.writer(t)
+		before, err := g.Placement(x.ctx)
+		must(t, err)
+		want(t, "from where it is not", g.PlaceTenant(t.Context(), x.id, "another", "third"), store.ErrConflict)
+		for range 2 {
+			must(t, g.DrainTenant(t.Context(), x.id, g.stream))
+		}
+		must(t, g.DrainTenant(t.Context(), g.b.id, "another"))
+		v := g.owed(t, x, x.room, nil)
+		equal(t, "a tenant that is to leave", fmt.Sprint(v.Mine, v.Draining), "true true")
+		moved, err := g.MovedTenants(t.Context(), 0, g.stream, before.Claim+1_000_000_000)
+		must(t, err)
+		equal(t, "listed", moved, []store.StreamTenant{{Tenant: x.id, Claim: before.Claim, Draining: true}})
+		must(t, g.ConfirmDrain(x.ctx, fence, before.Claim))
+		seen, err = g.ReadLease(t.Context(), g.stream)
+		must(t, err)
+		equal(t, "the word", fmt.Sprint(seen.Held, seen.Epoch == fence.Epoch, seen.Drained), fmt.Sprint(true, true, map[store.TenantID]int64{x.id: before.Claim}))
+		must(t, g.PlaceTenant(t.Context(), x.id, g.stream, "another"))
+		after, err := g.Placement(x.ctx)
+		must(t, err)
+		equal(t, "placed", fmt.Sprint(after.Stream, " ", after.Draining, after.Claim > before.Claim), "another false true")
+		want(t, "the word of whom it has left", g.ConfirmDrain(x.ctx, fence, before.Claim), store.ErrStaleWriter)
+		must(t, lease.Release(t.Context()))
+		seen, err = g.ReadLease(t.Context(), g.stream)
+		must(t, err)
+		equal(t, "given back", seen.Held, false)
+	})
+}
