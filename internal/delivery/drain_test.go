@@ -37,7 +37,7 @@ func TestReferenceDelivers(t *testing.T) {
 	})
 }
 
-// Holds REQ-227, REQ-049: references lost, doubled, reordered, of rows that are not there: latency changes, nothing else.
+// Holds REQ-043, REQ-227, REQ-049: references lost, doubled, reordered, of rows that are not there: latency changes, nothing else.
 func TestReferencesAreHints(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -90,7 +90,7 @@ func TestReferencesAreHints(t *testing.T) {
 	}
 }
 
-// Holds REQ-037 to REQ-039, REQ-042, REQ-226: a message whose turn is open goes to nobody, by no path, also where its author
+// Holds REQ-035, REQ-037 to REQ-040, REQ-042, REQ-226: a message whose turn is open goes to nobody, by no path, also where its author
 // is dead and the worker restarts; it goes once, whole, when it was settled.
 func TestOpenTurnIsNeverDelivered(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -33,6 +34,21 @@ type site struct {
 
 	mu       sync.Mutex
 	sessions map[string]*worldtest.Session
+	dials    map[string]int
+}
+
+// line is one process's way to the broker.
+type line struct {
+	*site
+	name string
+}
+
+// InProcessConn implements fabric.InProcess and counts.
+func (l line) InProcessConn() (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dials[l.name]++
+	return l.broker.InProcessConn()
 }
 
 func newSite(t *testing.T) *site {
@@ -46,7 +62,7 @@ func newSite(t *testing.T) *site {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	must(t, err)
 	s := &site{World: w, broker: broker, creds: creds, signer: fabric.Signer{KeyID: "k1", Key: private},
-		keys: fabric.NewCommandKeys(map[string]ed25519.PublicKey{"k1": public}), sessions: map[string]*worldtest.Session{}}
+		keys: fabric.NewCommandKeys(map[string]ed25519.PublicKey{"k1": public}), sessions: map[string]*worldtest.Session{}, dials: map[string]int{}}
 	s.tenant = w.Tenant(t, "acme")
 	s.person = s.tenant.Person(t, "ada")
 	s.room = s.tenant.Channel(t, "general", s.person)
@@ -89,7 +105,7 @@ func wrong(t *testing.T, err error) {
 func (s *site) fabric(t *testing.T, name string) *fabric.Fabric {
 	t.Helper()
 	f, err := fabric.New(fabric.Config{
-		Name: name, InProcess: s.broker, Credentials: s.creds, Stream: "main", Manage: true, Commands: s.signer,
+		Name: name, InProcess: line{s, name}, Credentials: s.creds, Stream: "main", Manage: true, Commands: s.signer,
 		Logger: slog.New(slog.DiscardHandler), Link: fabric.Link{Settle: 20 * time.Millisecond},
 	})
 	must(t, err)
@@ -109,7 +125,7 @@ func (s *site) agent(t *testing.T, handle string) (store.Account, *worldtest.Ses
 	creds, err := s.broker.Credentials(fabric.RoleRunner, session.Runner)
 	must(t, err)
 	r, err := fabric.OpenRunner(t.Context(), fabric.RunnerConfig{
-		ID: session.Runner, InProcess: s.broker, Credentials: creds, Commands: s.keys, Logger: slog.New(slog.DiscardHandler)})
+		ID: session.Runner, InProcess: line{s, session.Runner}, Credentials: creds, Commands: s.keys, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	t.Cleanup(r.Close)
 	_, err = r.Commands(t.Context(), func(ctx context.Context, cmd *compassv1.Command, signed *compassv1.SessionsResponse) {
@@ -214,6 +230,7 @@ func (s *site) await(t *testing.T, session *worldtest.Session, why string, want 
 	}
 }
 
+// Holds REQ-115: for all of it each process has one connection to the broker.
 // Holds REQ-044, REQ-053, REQ-055, REQ-080, REQ-226, REQ-227 on real Postgres and NATS: the thread from a commit to the cursor.
 func TestThreadOnRealGround(t *testing.T) {
 	t.Parallel()
@@ -263,6 +280,16 @@ func TestThreadOnRealGround(t *testing.T) {
 		t.Error("the cursor did not follow")
 	}
 	life.stop(t, false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, n := range s.dials {
+		if n != 1 {
+			t.Errorf("%s has dialled %d times, want one connection", name, n)
+		}
+	}
+	if len(s.dials) != 5 {
+		t.Errorf("%d processes have dialled, want the Server, two workers and two Runners", len(s.dials))
+	}
 }
 
 // Holds REQ-054, REQ-080: with no reference at all, the tick alone delivers.
@@ -275,7 +302,7 @@ func TestTickOnRealGround(t *testing.T) {
 	s.await(t, session, "no reference", a, b)
 }
 
-// Holds REQ-209, REQ-228 across two workers: the second waits for the lease; when it has it, the first, which believes
+// Holds REQ-065, REQ-209, REQ-228 across two workers: the second waits for the lease; when it has it, the first, which believes
 // still, writes nothing and moves no Runner that has heard the second, and ends.
 func TestTakeoverOnRealGround(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,15 @@ package delivery
 
 import (
 	"context"
+	"log/slog"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rigelbuild/compass-operator/internal/event"
+	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
@@ -38,7 +42,7 @@ func TestTickRecoversAPlainMessage(t *testing.T) {
 	}
 }
 
-// Holds REQ-053, REQ-082 (the worker's part): after an outage both halves of the pair run, for all tenants, at once.
+// Holds REQ-053, REQ-059, REQ-082 (the worker's part): after an outage both halves of the pair run, for all tenants, at once.
 func TestReconnectRunsThePair(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +96,7 @@ func TestStartScanPrecedesTheFirstReference(t *testing.T) {
 	})
 }
 
-// Holds REQ-103, REQ-104: what a reference names is looked for under its tenant, and a forged one finds nothing.
+// Holds REQ-035, REQ-103, REQ-104: what a reference names is looked for under its tenant, and a forged one finds nothing.
 // Holds REQ-049: a row that is not there is counted, and parks nothing.
 func TestReferencesThatLeadNowhere(t *testing.T) {
 	t.Parallel()
@@ -323,6 +327,69 @@ func TestWake(t *testing.T) {
 		pass(0)
 		g.expect(bot, "woken", m)
 	})
+}
+
+// Holds REQ-041, REQ-047: a reference is acknowledged as soon as its row is marked dirty; it waits for no drain and no sweep,
+// also where every worker hangs in one.
+func TestReferencesWaitForNoDrain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.run(func(o *Options) { o.Workers = 1 })
+		slow := make(chan struct{})
+		g.sync(func() { g.truth.onOwed = func() { <-slow } })
+		ms := []store.Message{g.truth.post("c", "ada")}
+		g.ref(ms[0]) // the one worker hangs in its drain
+		g.lane.reconnect()
+		acked := make(chan error, 10)
+		for range cap(acked) {
+			m := g.truth.post("c", "ada")
+			ms = append(ms, m)
+			go func() { acked <- g.lane.ref(t, acme, m.ID) }()
+		}
+		pass(0)
+		if len(acked) != cap(acked) {
+			t.Errorf("%d of %d references were answered while a drain hangs", len(acked), cap(acked))
+		}
+		g.expect(bot, "nothing yet")
+		g.sync(func() { g.truth.onOwed = nil })
+		close(slow)
+		pass(time.Second)
+		g.expect(bot, "by what was marked", ms...)
+	})
+}
+
+// Tests bring a store, Runners and a broker of their own.
+var _ func(DeliveryReads, ControlDispatcher, SessionResolver, fabric.EventFabric, *slog.Logger, Options) (*Consumer, error) = NewConsumer
+
+// Holds REQ-034, REQ-051: the worker is made of its ports, and nothing in it is the bus of a process.
+func TestConsumerKnowsNoBus(t *testing.T) {
+	t.Parallel()
+	seen := map[reflect.Type]bool{}
+	var walk func(path string, of reflect.Type)
+	walk = func(path string, of reflect.Type) {
+		switch {
+		case seen[of]:
+			return
+		case of == reflect.TypeFor[event.Bus]():
+			t.Errorf("%s is a bus: what is owed comes from rows, and hints from the fabric", path)
+		}
+		seen[of] = true
+		switch of.Kind() { //nolint:exhaustive // the others hold nothing
+		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map, reflect.Chan:
+			walk(path, of.Elem())
+		case reflect.Struct:
+			for i := range of.NumField() {
+				walk(path+"."+of.Field(i).Name, of.Field(i).Type)
+			}
+		}
+	}
+	walk("Consumer", reflect.TypeFor[Consumer]())
+	if len(seen) < 20 {
+		t.Errorf("looked at %d types only", len(seen))
+	}
 }
 
 // Holds REQ-062: without its parts there is no worker.

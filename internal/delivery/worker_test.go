@@ -220,7 +220,7 @@ func TestWatchdog(t *testing.T) {
 	})
 }
 
-// Holds REQ-074: references, settles, states, ticks and reconnects at once, on real goroutines; each message arrives once.
+// Holds REQ-046, REQ-074: references, settles, states, ticks and reconnects at once, on real goroutines; each message arrives once.
 func TestConcurrentTriggers(t *testing.T) {
 	t.Parallel()
 	g := &ground{t: t, truth: newTruth(), shelf: &shelf{}}

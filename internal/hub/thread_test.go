@@ -17,7 +17,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
-// Holds REQ-119, REQ-229: from the start to the ack, over both transports: a hint, a claim, a held message, its settle and
+// Holds REQ-119, REQ-153, REQ-229: from the start to the ack, over both transports: a hint, a claim, a held message, its settle and
 // the facts that follow each commit.
 func TestThread(t *testing.T) {
 	t.Parallel()
@@ -216,7 +216,7 @@ func TestEventAnswersAreTheSameOnBothTransports(t *testing.T) {
 	}
 }
 
-// Holds REQ-134, REQ-135, REQ-137: a Server that starts later serves a session that began before it; what one Server
+// Holds REQ-065, REQ-134, REQ-135, REQ-137: a Server that starts later serves a session that began before it; what one Server
 // changes, the other sees at once, without a broadcast; and commands reach a Runner that connected anew.
 func TestServersShareNothingButPostgres(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func start(call func() error) <-chan error {
 	return ended
 }
 
-// Holds REQ-226 (D4: a settle waits for the post that shares its turn, and settles what that made).
+// Holds REQ-045, REQ-226 (D4: a settle waits for the post that shares its turn, and settles what that made).
 func TestSettleWaitsForPosts(t *testing.T) {
 	t.Parallel()
 	w := worldtest.New(t)
