@@ -15,7 +15,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE ?= localhost/compass:dev
 
 # What takes more than a line is a script of the target's name below hack/; its second line says what it does.
-SCRIPTS := $(notdir $(wildcard $(addprefix hack/,run demo demo-down e2e sim chaos bench bench-*)))
+SCRIPTS := $(notdir $(wildcard $(addprefix hack/,run demo demo-down e2e e2e-* sim chaos bench bench-*)))
 
 .PHONY: help
 help: ## what can be made

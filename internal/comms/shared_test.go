@@ -167,7 +167,7 @@ func TestSharedReadOutlivesItsReader(t *testing.T) {
 		<-proceed
 		return ctx.Err()
 	})
-	// An edit: what becomes visible is read for all streams before they are woken.
+	// An edit: what becomes visible is read by the herald, before they wake.
 	_, err = f.comms.UpdateMessage(acme.Ctx, store.Edit{Message: m.Message.ID, Author: bot.ID, Blocks: []store.Block{store.Text("edited")}})
 	must(t, err)
 	reader := <-reading
