@@ -102,6 +102,7 @@ func TestValidation(t *testing.T) {
 		{leastServer, "spec.nats", "{managed: {syncInterval: always}}", "{managed: {syncInterval: never}}", "syncInterval"},
 		{leastServer, "spec.nats", "{managed: {syncInterval: 10ms}}", "{managed: {syncInterval: 5m}}", "a duration from 10ms to 2m"},
 		{leastServer, "spec.nats", "{managed: {storage: {size: 1Gi}}}", `{managed: {storage: {size: "1"}}}`, "storage.size: at least 1Gi; a stream with the default"},
+		{leastServer, "spec.nats", "{managed: {replicas: 3}}", "{managed: {replicas: 2}}", "spec.nats.managed.replicas"},
 		{leastServer, "spec.server", "{replicas: 0}", "{replicas: -1}", "replicas"},
 		{leastServer, "spec.server", "{service: {type: NodePort}}", "{service: {type: ExternalName}}", "service.type"},
 		{leastServer, "spec.sessions", "{lease: 5s}", "{lease: 4s}", "from 5s to 10m"},
@@ -200,6 +201,10 @@ func TestImmutable(t *testing.T) {
 		{
 			leastServer, field{"spec.nats", "{managed: {storage: {size: 1Gi}}}"}, field{"spec.nats.managed.storage.size", "2Gi"},
 			field{"spec.nats.managed.syncInterval", "1s"}, "a StatefulSet cannot change its volumes",
+		},
+		{
+			leastServer, field{"spec.nats", "{managed: {replicas: 3}}"}, field{"spec.nats.managed.replicas", "1"},
+			field{"spec.nats.managed.syncInterval", "1s"}, "3 cannot become 1",
 		},
 		{leastTenant, field{"spec.slug", "one"}, field{"spec.slug", "two"}, field{"spec.displayName", "One"}, "spec.slug is immutable"},
 		{leastTenant, field{"spec.slug", "one"}, field{"spec.slug", ""}, field{"spec.displayName", "One"}, "spec.slug is immutable"},

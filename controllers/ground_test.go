@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,9 @@ var cluster = sync.OnceValues(func() (*rest.Config, error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		return nil, errors.New("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver: hack/cluster/build envtest prints one")
 	}
+	if err := bind(); err != nil {
+		return nil, err
+	}
 	environment.CRDDirectoryPaths = []string{"../config/crd/bases"}
 	environment.ErrorIfCRDPathMissing = true
 	// Slow is no failure: a busy machine takes a minute for what an idle one does in five seconds.
@@ -48,10 +52,31 @@ var cluster = sync.OnceValues(func() (*rest.Config, error) {
 
 var environment = &envtest.Environment{}
 
+// bind ties etcd and kube-apiserver to this process: when it is killed nobody stops them, and they would run for ever. The
+// folder of programs becomes one of scripts that ask the kernel for a signal at our end.
+func bind() error {
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	dir, err := os.MkdirTemp("", "compass-assets-")
+	if err != nil {
+		return err
+	}
+	unbind = func() error { return os.RemoveAll(dir) }
+	for _, program := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		script := fmt.Sprintf("#!/bin/sh\nexec setpriv --pdeathsig SIGKILL -- %s/%s \"$@\"\n", assets, program)
+		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+			return err
+		}
+	}
+	return os.Setenv("KUBEBUILDER_ASSETS", dir)
+}
+
+// unbind removes what bind made.
+var unbind = func() error { return nil }
+
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	code := m.Run()
-	if err := environment.Stop(); err != nil {
+	if err := errors.Join(environment.Stop(), unbind()); err != nil {
 		fmt.Fprintln(os.Stderr, "stop API server:", err)
 	}
 	os.Exit(code)
@@ -156,14 +181,20 @@ func newGround(tb testing.TB) *ground {
 	return g
 }
 
-// dial maps the address of a NATS inside the cluster to where it listens.
-func (g *ground) dial(u string) string {
+// dial maps the address of a NATS inside the cluster to where its servers listen.
+func (g *ground) dial(u string) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s, ok := g.nats[u]; ok {
-		return s.URL()
+	var at []string
+	for i := range 3 {
+		if s, ok := g.nats[ordinal(u, i)]; ok && (i == 0 || s.Running()) {
+			at = append(at, s.URL())
+		}
 	}
-	return "nats://127.0.0.1:1" // nobody
+	if len(at) == 0 {
+		return []string{"nats://127.0.0.1:1"} // nobody
+	}
+	return at
 }
 
 func (g *ground) create(tb testing.TB, obj client.Object) {
@@ -274,7 +305,16 @@ func (g *ground) runSets(t *testing.T) {
 	}
 }
 
-// runNATS starts the server with the configuration that its pod would have, and anew when that changes.
+// ordinal is where the i-th server of a NATS is kept: the first at the address of all.
+func ordinal(at string, i int) string {
+	if i == 0 {
+		return at
+	}
+	return fmt.Sprintf("%s/%d", at, i)
+}
+
+// runNATS starts the servers with the configuration that their pods would have. When that changes each is started anew, the
+// last first, and the next when the one before it is ready: as Kubernetes does, whether or not pods were added with it.
 func (g *ground) runNATS(t *testing.T, set *appsv1.StatefulSet) {
 	t.Helper()
 	config := &corev1.ConfigMap{}
@@ -282,18 +322,42 @@ func (g *ground) runNATS(t *testing.T, set *appsv1.StatefulSet) {
 		t.Fatalf("StatefulSet %s has no ConfigMap", set.Name)
 	}
 	at := fmt.Sprintf("nats://%s.%s.svc:%d", set.Name, g.namespace, naming.NATSPort)
-	text := config.Data["nats.conf"]
-	g.mu.Lock()
-	s, ok := g.nats[at]
-	if !ok {
-		s = natstest.New(t)
-		g.nats[at] = s
+	text, n := config.Data["nats.conf"], int(*set.Spec.Replicas)
+	peers, files := map[string]*natstest.Server{}, map[string][]byte{}
+	for key, value := range g.secret(t, set.Name+"-routes") {
+		files["nats-routes/"+key] = value
 	}
-	same := g.conf[at] == text
-	g.conf[at] = text
-	g.mu.Unlock()
-	if !same || !s.Running() {
+	for i := range n {
+		g.mu.Lock()
+		s, ok := g.nats[ordinal(at, i)]
+		if !ok {
+			s = natstest.New(t)
+			g.nats[ordinal(at, i)] = s
+		}
+		g.mu.Unlock()
+		peers[fmt.Sprintf("%s-%d", set.Name, i)] = s
+		s.In(natstest.Pod{Name: fmt.Sprintf("%s-%d", set.Name, i), Peers: peers, Files: files})
+	}
+	var changed []*natstest.Server // those that ran already
+	for i := n - 1; i >= 0; i-- {
+		s := g.nats[ordinal(at, i)]
+		g.mu.Lock()
+		same := g.conf[ordinal(at, i)] == text
+		g.conf[ordinal(at, i)] = text
+		g.mu.Unlock()
+		switch {
+		case !s.Running():
+			s.Start(t, text)
+		case !same:
+			changed = append(changed, s)
+		}
+	}
+	for _, s := range changed {
 		s.Start(t, text)
+		eventually(t, "a restarted NATS server is ready", s.Ready)
+	}
+	for _, s := range peers {
+		eventually(t, "every NATS server is ready", s.Ready)
 	}
 }
 

@@ -68,3 +68,6 @@ func (s *CompassServer) ExternalNATS() *ExternalNATSSpec {
 	}
 	return s.Spec.NATS.External
 }
+
+// NATSServers is how many servers of NATS the operator runs.
+func (s *CompassServer) NATSServers() int32 { return max(s.Spec.NATS.Managed.Replicas, 1) }

@@ -171,8 +171,15 @@ type ExternalNATSSpec struct {
 	CASecretRef *LocalReference `json:"caSecretRef,omitempty"`
 }
 
-// ManagedNATSSpec shapes the NATS that the operator runs: one server in operator mode with JetStream on a volume.
+// ManagedNATSSpec shapes the NATS that the operator runs: servers in operator mode, each with JetStream on a volume.
 type ManagedNATSSpec struct {
+	// Replicas: one server, or three that go on while one of them is away. One may become three, which sets aside what JetStream
+	// holds: references, which are made again from what is owed, and announcements of dead letters, whose rows stay.
+	// +kubebuilder:validation:Enum=1;3
+	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="spec.nats.managed.replicas: 3 cannot become 1; make another CompassServer and move its tenants"
+	// +kubebuilder:default=1
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
 	// +kubebuilder:default={size:"5Gi",className:""}
 	// +optional
 	Storage StorageSpec `json:"storage,omitempty"`

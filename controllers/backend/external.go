@@ -80,7 +80,7 @@ func (p *Pool) Probe(ctx context.Context, at Place) error {
 	}
 	var urls []string
 	for _, u := range at.NATS {
-		urls = append(urls, p.dial(u))
+		urls = append(urls, p.dial(u)...)
 	}
 	seen, err := admin.Probe(ctx, fabric.ProbeSpec{Keys: at.Keys.Probe, Signer: at.Keys.Signing[0], Owner: at.Owner(), URLs: urls})
 	if err != nil {

@@ -314,7 +314,7 @@ func (at Place) systemMark() []byte {
 func (p *Pool) natsConfig(at Place, creds fabric.Credentials) (fabric.Config, error) {
 	var urls []string
 	for _, u := range at.NATS {
-		urls = append(urls, p.dial(u))
+		urls = append(urls, p.dial(u)...)
 	}
 	ca, err := p.file(at.NATSCA)
 	return fabric.Config{

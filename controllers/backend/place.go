@@ -144,7 +144,7 @@ func (at *Place) keys(ctx context.Context, c kube.Children, server *v1alpha1.Com
 	}
 	spec := server.ExternalNATS()
 	if spec == nil {
-		at.Servers = 1
+		at.Servers = int(server.NATSServers())
 		return fabric.CompleteKeys(kept)
 	}
 	x, err := ReadExternal(ctx, c, server.Namespace, spec)

@@ -31,8 +31,8 @@ type Options struct {
 	// Dir is where certificates are kept for the Postgres driver, which takes them as files only. Default: the system's
 	// folder for temporary files.
 	Dir string
-	// Dial maps a NATS URL to another, for an operator that runs outside the cluster. Default: none.
-	Dial func(url string) string
+	// Dial maps a NATS URL to others, for an operator that runs outside the cluster. Default: none.
+	Dial func(url string) []string
 	Now  func() time.Time // default time.Now
 }
 
@@ -41,7 +41,7 @@ type Options struct {
 type Pool struct {
 	log  *slog.Logger
 	dir  string
-	dial func(string) string
+	dial func(string) []string
 	now  func() time.Time
 
 	mu      sync.Mutex
@@ -106,7 +106,7 @@ func NewPool(o Options) *Pool {
 		p.dir = os.TempDir()
 	}
 	if p.dial == nil {
-		p.dial = func(u string) string { return u }
+		p.dial = func(u string) []string { return []string{u} }
 	}
 	if p.now == nil {
 		p.now = time.Now

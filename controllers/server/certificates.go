@@ -115,8 +115,28 @@ func newAuthority(name string, now time.Time) (authority, error) {
 	return sign(template, nil, nil)
 }
 
+// newPeers makes an authority and the one leaf that it will ever sign, for both ends of a connection. It lives as long as the
+// authority, because a NATS server takes another only at a restart.
+func newPeers(names string, now time.Time) (by, leaf authority, err error) {
+	if by, err = newAuthority("Compass routes "+names, now); err != nil {
+		return by, leaf, err
+	}
+	leaf, err = by.sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: names}, DNSNames: []string{names, "localhost"}, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(authorityLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
+	return by, leaf, err
+}
+
 // issue makes a leaf for the names.
 func (a authority) issue(names []string, now time.Time) (authority, error) {
+	return a.sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(leafLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+func (a authority) sign(template *x509.Certificate) (authority, error) {
 	parent, err := parseCertificate(a.certificate)
 	if err != nil {
 		return authority{}, err
@@ -132,10 +152,6 @@ func (a authority) issue(names []string, now time.Time) (authority, error) {
 	key, ok := parsed.(crypto.Signer)
 	if !ok {
 		return authority{}, errors.New("the key cannot sign")
-	}
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(leafLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	return sign(template, parent, key)
 }

@@ -2,24 +2,29 @@ package server
 
 import (
 	"fmt"
+	"path"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 const (
-	natsServers = 1
 	portNATS    = "nats"
+	portRoutes  = "routes"
+	routesPort  = 6222
 	portMonitor = "monitor"
 	monitorPort = 8222
 	dirNATSConf = "/etc/nats"
+	dirRoutes   = "/etc/nats-routes"
 	keyNATSConf = "nats.conf"
 	dirData     = "/data"
 	volumeData  = "data"
@@ -36,11 +41,25 @@ func (s *scope) natsConfig() (string, error) {
 		JWTDir: dirData + "/jwt", StoreDir: dirData + "/js", Port: naming.NATSPort, Monitor: monitorPort,
 		MaxFile: spec.Storage.Size.Value(), SyncEvery: spec.SyncInterval,
 	}
+	if s.natsClustered() {
+		c.Cluster = &fabric.ServerCluster{Name: s.names.NATS, Port: routesPort, TLS: &fabric.ServerTLS{
+			CertFile: path.Join(dirRoutes, corev1.TLSCertKey), KeyFile: path.Join(dirRoutes, corev1.TLSPrivateKeyKey),
+			CAFile: path.Join(dirRoutes, backend.KeyCA),
+		}}
+		for i := range s.server.NATSServers() {
+			c.Cluster.Routes = append(c.Cluster.Routes, fmt.Sprintf("nats://%s-%d.%s:%d", s.names.NATS, i, s.natsDomain(), routesPort))
+		}
+	}
 	if err := c.Check(); err != nil {
 		return "", fmt.Errorf("configure NATS: %w", err)
 	}
 	return c.Render(), nil
 }
+
+func (s *scope) natsClustered() bool { return s.server.NATSServers() > 1 }
+
+// natsDomain is that in which each NATS server has its pod's name.
+func (s *scope) natsDomain() string { return s.names.NATS + "." + s.key.Namespace + ".svc" }
 
 func (s *scope) natsConfigMap(text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: s.meta(s.names.NATS, naming.ComponentNATS), Data: map[string]string{keyNATSConf: text}}
@@ -60,9 +79,19 @@ func (s *scope) natsService() *corev1.Service {
 	}
 }
 
-// natsDoors: Runners and tenants may be anywhere; nobody but the kubelet asks the monitor.
+// natsDoors: Runners and tenants may be anywhere, other NATS servers are ours; nobody but the kubelet asks the monitor.
 func (s *scope) natsDoors() *networkingv1.NetworkPolicy {
-	return kube.Doors(s.meta(s.names.NATS, naming.ComponentNATS), s.selector(naming.ComponentNATS).MatchLabels, kube.Door{Port: portNATS})
+	ours := s.selector(naming.ComponentNATS).MatchLabels
+	doors := []kube.Door{{Port: portNATS}}
+	if s.natsClustered() {
+		doors = append(doors, kube.Door{Port: portRoutes, From: ours})
+	}
+	return kube.Doors(s.meta(s.names.NATS, naming.ComponentNATS), ours, doors...)
+}
+
+// natsBudget lets one server go at a time: of three, two are the least that agree.
+func (s *scope) natsBudget() *policyv1.PodDisruptionBudget {
+	return s.budget(s.names.NATS, naming.ComponentNATS)
 }
 
 func (s *scope) natsStatefulSet(images kube.Images, config string) *appsv1.StatefulSet {
@@ -78,10 +107,23 @@ func (s *scope) natsStatefulSet(images kube.Images, config string) *appsv1.State
 	if storage.ClassName != "" {
 		claim.Spec.StorageClassName = new(storage.ClassName)
 	}
+	pod := corev1.PodSpec{
+		AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false), SecurityContext: kube.RestrictedPod(),
+		TerminationGracePeriodSeconds: new(int64(graceNATS)),
+		Containers:                    []corev1.Container{s.natsContainer(images)},
+		Volumes:                       []corev1.Volume{kube.ConfigVolume("config", s.names.NATS)},
+	}
+	if s.natsClustered() {
+		pod.Volumes = append(pod.Volumes, kube.SecretVolume(portRoutes, s.names.NATSRoutes,
+			corev1.TLSCertKey, corev1.TLSPrivateKeyKey, backend.KeyCA))
+		pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: s.selector(naming.ComponentNATS),
+		}}
+	}
 	return &appsv1.StatefulSet{
 		ObjectMeta: s.meta(s.names.NATS, naming.ComponentNATS),
 		Spec: appsv1.StatefulSetSpec{
-			ServiceName: s.names.NATS, Replicas: new(int32(natsServers)), Selector: s.selector(naming.ComponentNATS),
+			ServiceName: s.names.NATS, Replicas: new(s.server.NATSServers()), Selector: s.selector(naming.ComponentNATS),
 			PodManagementPolicy: appsv1.ParallelPodManagement, RevisionHistoryLimit: new(int32(3)),
 			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
 			// What NATS holds outlives the object; a deletion under Delete removes the claims itself.
@@ -91,19 +133,14 @@ func (s *scope) natsStatefulSet(images kube.Images, config string) *appsv1.State
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{claim},
 			Template: kube.Override(corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{naming.AnnotationHash: kube.Hash(config)}},
-				Spec: corev1.PodSpec{
-					AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false), SecurityContext: kube.RestrictedPod(),
-					TerminationGracePeriodSeconds: new(int64(graceNATS)),
-					Containers:                    []corev1.Container{s.natsContainer(images)},
-					Volumes:                       []corev1.Volume{kube.ConfigVolume("config", s.names.NATS)},
-				},
+				Spec:       pod,
 			}, s.server.Spec.NATS.Managed.Pod),
 		},
 	}
 }
 
 func (s *scope) natsContainer(images kube.Images) corev1.Container {
-	return corev1.Container{
+	c := corev1.Container{
 		Name: naming.ComponentNATS, Image: images.NATS, ImagePullPolicy: images.PullPolicy,
 		Args: []string{"--config", dirNATSConf + "/" + keyNATSConf},
 		Env: []corev1.EnvVar{{Name: podName, ValueFrom: &corev1.EnvVarSource{
@@ -119,4 +156,11 @@ func (s *scope) natsContainer(images kube.Images) corev1.Container {
 		LivenessProbe:  &corev1.Probe{ProbeHandler: probe("/healthz?js-enabled-only=true", portMonitor), PeriodSeconds: 15, TimeoutSeconds: 5, FailureThreshold: 6},
 		VolumeMounts:   []corev1.VolumeMount{kube.Mount("config", dirNATSConf), {Name: volumeData, MountPath: dirData}},
 	}
+	if s.natsClustered() {
+		c.Ports = append(c.Ports, corev1.ContainerPort{Name: portRoutes, ContainerPort: routesPort, Protocol: corev1.ProtocolTCP})
+		c.VolumeMounts = append(c.VolumeMounts, kube.Mount(portRoutes, dirRoutes))
+		// The next of the three is restarted only when this one has caught up with all it holds a copy of.
+		c.StartupProbe = &corev1.Probe{ProbeHandler: probe("/healthz", portMonitor), PeriodSeconds: 5, TimeoutSeconds: 5, FailureThreshold: 180}
+	}
+	return c
 }

@@ -43,10 +43,14 @@ func (s *scope) serverService() *corev1.Service {
 
 // serverBudget lets one Server go at a time.
 func (s *scope) serverBudget() *policyv1.PodDisruptionBudget {
+	return s.budget(s.names.Server, naming.ComponentServer)
+}
+
+func (s *scope) budget(name, component string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: s.meta(s.names.Server, naming.ComponentServer),
+		ObjectMeta: s.meta(name, component),
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: new(intstr.FromInt32(1)), Selector: s.selector(naming.ComponentServer),
+			MaxUnavailable: new(intstr.FromInt32(1)), Selector: s.selector(component),
 			UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		},
 	}

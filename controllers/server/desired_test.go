@@ -58,6 +58,7 @@ func TestDesiredObjects(t *testing.T) {
 	images := kube.Images{Compass: "compass:1", NATS: "nats:2", PullPolicy: corev1.PullIfNotPresent}
 	for name, edit := range map[string]func(*v1alpha1.CompassServerSpec){
 		"minimal": nil,
+		"three":   func(spec *v1alpha1.CompassServerSpec) { spec.NATS.Managed.Replicas = 3 },
 		"full": func(spec *v1alpha1.CompassServerSpec) {
 			spec.Image = v1alpha1.ImageSpec{
 				Repository: "registry.example:5000/compass", Tag: "2", PullPolicy: corev1.PullAlways,
@@ -92,7 +93,7 @@ func TestDesiredObjects(t *testing.T) {
 				t.Fatal(err)
 			}
 			nats = strings.ReplaceAll(nats, s.identity.keys.System.Identity.Public(), "SYSTEM")
-			got := render(t, s.natsConfigMap(nats), s.natsService(), s.natsStatefulSet(images, "conf"), s.serverConfigMap(text),
+			got := render(t, s.natsConfigMap(nats), s.natsService(), s.natsStatefulSet(images, "conf"), s.natsBudget(), s.serverConfigMap(text),
 				s.serverAccount(), s.serverService(), s.serverBudget(), s.natsDoors(), s.serverDoors(), s.serverDeployment(images, "hash"))
 			golden(t, name+".yaml", got)
 		})

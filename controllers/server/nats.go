@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
@@ -27,14 +29,13 @@ func (r *Reconciler) ensureNATS(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
 	}
-	if _, err := kube.Apply(ctx, s.kids, s.server, s.natsConfigMap(config)); err != nil {
+	if err := r.ensureRoutes(ctx, s); err != nil {
 		return err
 	}
-	if _, err := kube.Apply(ctx, s.kids, s.server, s.natsService()); err != nil {
-		return err
-	}
-	if _, err := kube.Apply(ctx, s.kids, s.server, s.natsDoors()); err != nil {
-		return err
+	for _, child := range []client.Object{s.natsConfigMap(config), s.natsService(), s.natsDoors(), s.natsBudget()} {
+		if _, err := kube.Apply(ctx, s.kids, s.server, child); err != nil {
+			return err
+		}
 	}
 	set, err := kube.Apply(ctx, s.kids, s.server, s.natsStatefulSet(r.Images, config))
 	if err != nil {
@@ -44,6 +45,24 @@ func (r *Reconciler) ensureNATS(ctx context.Context, s *scope) error {
 		return fault.Waiting(v1alpha1.ReasonWaitingForPods, waitingForPods("NATS", set.Namespace, s.selector(naming.ComponentNATS).MatchLabels))
 	}
 	return nil
+}
+
+// ensureRoutes makes, once, the certificate by which NATS servers know each other. Whoever can join them is one of them, so
+// nothing but this certificate lets anybody in: the key that signed it is thrown away.
+func (r *Reconciler) ensureRoutes(ctx context.Context, s *scope) error {
+	if !s.natsClustered() {
+		return nil
+	}
+	_, err := kube.Keep(ctx, s.kids, s.server, s.secret(s.names.NATSRoutes), func(have map[string][]byte) (map[string][]byte, error) {
+		if len(have[corev1.TLSPrivateKeyKey]) > 0 {
+			return nil, nil
+		}
+		by, leaf, err := newPeers("*."+s.natsDomain(), r.Now())
+		return map[string][]byte{
+			corev1.TLSCertKey: leaf.certificate, corev1.TLSPrivateKeyKey: leaf.key, backend.KeyCA: by.certificate,
+		}, err
+	})
+	return err
 }
 
 // statefulSetReady reports whether every pod is of the newest revision and ready.

@@ -81,7 +81,7 @@ func (s *scope) place() (backend.Place, error) {
 		Server: s.key, Drift: s.kids.Drift, DatabaseCA: s.admin.CA(), NATS: []string{backend.NATSURL(s.key, s.names.NATS)},
 		Endpoint: backend.Endpoint(s.key, s.names.Server), CA: s.ca.certificate,
 	}
-	p.Servers = natsServers
+	p.Servers = int(s.server.NATSServers())
 	if s.identity != nil {
 		p.Keys = s.identity.keys
 		if s.identity.external != nil {

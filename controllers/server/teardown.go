@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,12 +24,19 @@ func (r *Reconciler) removeWorkloads(ctx context.Context, s *scope) error {
 	if err := kube.Remove(ctx, s.kids, s.server, &appsv1.StatefulSet{ObjectMeta: s.meta(s.names.NATS, naming.ComponentNATS)}); err != nil {
 		return err
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.key.Namespace, Name: volumeData + "-" + s.names.NATS + "-0",
-	}}
-	// A claim is made by the StatefulSet's controller and has no owner; its name and our selector say whose it is.
+	for i := range s.server.NATSServers() {
+		if err := r.removeClaim(ctx, s, fmt.Sprintf("%s-%s-%d", volumeData, s.names.NATS, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeClaim: a claim is made by the StatefulSet's controller and has no owner; its name and our selector say whose it is.
+func (r *Reconciler) removeClaim(ctx context.Context, s *scope, name string) error {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: name}}
 	err := s.kids.Live.Get(ctx, client.ObjectKeyFromObject(claim), claim)
-	if client.IgnoreNotFound(err) != nil || err != nil || claim.Labels[naming.LabelServer] != s.key.Name {
+	if err != nil || claim.Labels[naming.LabelServer] != s.key.Name {
 		return client.IgnoreNotFound(err)
 	}
 	return client.IgnoreNotFound(s.kids.Client.Delete(ctx, claim))

@@ -50,6 +50,7 @@ type ServerChildren struct {
 	Databases   string // Secret: connection strings, mounted and watched
 	Issuer      string // Secret: scoped signing seeds of the fleets
 	CommandKey  string // Secret: Ed25519 of session commands
+	NATSRoutes  string // Secret: certificate by which several NATS servers know each other
 	Server      string // Deployment, Service, ServiceAccount, PodDisruptionBudget, NetworkPolicy
 	NATS        string // StatefulSet, Service, ConfigMap, PodDisruptionBudget, NetworkPolicy
 }
@@ -62,7 +63,7 @@ func ServerChildrenOf(name string) (ServerChildren, error) {
 	return ServerChildren{
 		Keys: name + "-keys", CA: name + "-ca", TLS: name + "-tls", Admin: name + "-admin", RunnerEnrol: name + "-runner-enrol",
 		Databases: name + "-databases", Issuer: name + "-issuer", CommandKey: name + "-command-key",
-		Server: name + "-server", NATS: name + "-nats",
+		NATSRoutes: name + "-nats-routes", Server: name + "-server", NATS: name + "-nats",
 	}, nil
 }
 
