@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -32,22 +33,32 @@ type calls struct {
 	n      int
 	writes []string // to the API server
 	failAt int      // the n-th call fails after it took effect, as if its answer was lost; 0: none
+
+	failed map[string]bool // what has failed once already; nil: nothing fails for its name
+	armed  bool            // the next call that has not, does
 }
 
 var errLost = errors.New("the answer was lost")
 
 // call does what is asked for and counts it.
-func (c *calls) call(do func() error) error {
+func (c *calls) call(what string, do func() error) error {
 	c.n++
-	if err := do(); err != nil || c.n != c.failAt {
+	if err := do(); err != nil {
 		return err
 	}
-	return errLost
+	if c.armed && !c.failed[what] {
+		c.failed[what], c.armed = true, false
+		return errLost
+	}
+	if c.n == c.failAt {
+		return errLost
+	}
+	return nil
 }
 
-func value[T any](c *calls, do func() (T, error)) (T, error) {
+func value[T any](c *calls, what string, do func() (T, error)) (T, error) {
 	var v T
-	err := c.call(func() (err error) { v, err = do(); return err })
+	err := c.call(what, func() (err error) { v, err = do(); return err })
 	return v, err
 }
 
@@ -105,30 +116,27 @@ func newOperator(t *testing.T, g *ground, c *calls) *operator {
 
 // counted is a client whose writes and live reads are calls.
 func counted(c client.WithWatch, count *calls) client.Client {
-	write := func(what string, do func() error) error {
-		count.writes = append(count.writes, what)
-		return count.call(do)
+	write := func(verb string, o client.Object, do func() error) error {
+		count.writes = append(count.writes, verb+" "+o.GetName())
+		return count.call(fmt.Sprintf("%s %T %s %s", verb, o, o.GetObjectKind().GroupVersionKind().Kind, o.GetName()), do)
 	}
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return write("create "+o.GetName(), func() error { return c.Create(ctx, o, opts...) })
+			return write("create", o, func() error { return c.Create(ctx, o, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			return write("patch "+o.GetName(), func() error { return c.Patch(ctx, o, p, opts...) })
-		},
-		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-			return write("apply", func() error { return c.Apply(ctx, o, opts...) })
+			return write("patch", o, func() error { return c.Patch(ctx, o, p, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			return write("delete "+o.GetName(), func() error { return c.Delete(ctx, o, opts...) })
+			return write("delete", o, func() error { return c.Delete(ctx, o, opts...) })
 		},
 		SubResourcePatch: func(
 			ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption,
 		) error {
-			return write(sub+" "+o.GetName(), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+			return write(sub, o, func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			return count.call(func() error { return c.Get(ctx, key, o, opts...) })
+			return count.call(fmt.Sprintf("get %T %s", o, key.Name), func() error { return c.Get(ctx, key, o, opts...) })
 		},
 	})
 }
@@ -140,119 +148,119 @@ type counting struct {
 }
 
 func (p counting) Observe(ctx context.Context, at backend.Admin, database string) (admin.Observation, error) {
-	return value(p.c, func() (admin.Observation, error) { return p.pool.Observe(ctx, at, database) })
+	return value(p.c, "Observe", func() (admin.Observation, error) { return p.pool.Observe(ctx, at, database) })
 }
 
 func (p counting) EnsureDatabase(ctx context.Context, at backend.Admin, owner string, spec admin.Spec) (admin.Observation, error) {
-	return value(p.c, func() (admin.Observation, error) { return p.pool.EnsureDatabase(ctx, at, owner, spec) })
+	return value(p.c, "EnsureDatabase", func() (admin.Observation, error) { return p.pool.EnsureDatabase(ctx, at, owner, spec) })
 }
 
 func (p counting) Migrate(ctx context.Context, at backend.Admin, database string) (schema.Status, error) {
-	return value(p.c, func() (schema.Status, error) { return p.pool.Migrate(ctx, at, database) })
+	return value(p.c, "Migrate", func() (schema.Status, error) { return p.pool.Migrate(ctx, at, database) })
 }
 
 func (p counting) RemoveDatabase(ctx context.Context, at backend.Admin, owner, database string) error {
-	return p.c.call(func() error { return p.pool.RemoveDatabase(ctx, at, owner, database) })
+	return p.c.call("RemoveDatabase", func() error { return p.pool.RemoveDatabase(ctx, at, owner, database) })
 }
 
 func (p counting) EnsureSystem(ctx context.Context, at backend.Place) error {
-	return p.c.call(func() error { return p.pool.EnsureSystem(ctx, at) })
+	return p.c.call("EnsureSystem", func() error { return p.pool.EnsureSystem(ctx, at) })
 }
 
 func (p counting) EnsureAdmin(ctx context.Context, at backend.Place, id store.TenantID, token string) error {
-	return p.c.call(func() error { return p.pool.EnsureAdmin(ctx, at, id, token) })
+	return p.c.call("EnsureAdmin", func() error { return p.pool.EnsureAdmin(ctx, at, id, token) })
 }
 
 func (p counting) TokenSince(ctx context.Context, at backend.Place, id store.TenantID, token string) (time.Time, error) {
-	return value(p.c, func() (time.Time, error) { return p.pool.TokenSince(ctx, at, id, token) })
+	return value(p.c, "TokenSince", func() (time.Time, error) { return p.pool.TokenSince(ctx, at, id, token) })
 }
 
 func (p counting) RevokeToken(ctx context.Context, at backend.Place, id store.TenantID, token string) error {
-	return p.c.call(func() error { return p.pool.RevokeToken(ctx, at, id, token) })
+	return p.c.call("RevokeToken", func() error { return p.pool.RevokeToken(ctx, at, id, token) })
 }
 
 func (p counting) EnsureLogin(ctx context.Context, at backend.Place, by backend.Admin, want backend.Login) error {
-	return p.c.call(func() error { return p.pool.EnsureLogin(ctx, at, by, want) })
+	return p.c.call("EnsureLogin", func() error { return p.pool.EnsureLogin(ctx, at, by, want) })
 }
 
 func (p counting) RemoveLogin(ctx context.Context, at backend.Place, by backend.Admin, database string, id store.TenantID) error {
-	return p.c.call(func() error { return p.pool.RemoveLogin(ctx, at, by, database, id) })
+	return p.c.call("RemoveLogin", func() error { return p.pool.RemoveLogin(ctx, at, by, database, id) })
 }
 
 func (p counting) EnsureEnrolment(ctx context.Context, at backend.Place, token string) (bool, error) {
-	return value(p.c, func() (bool, error) { return p.pool.EnsureEnrolment(ctx, at, token) })
+	return value(p.c, "EnsureEnrolment", func() (bool, error) { return p.pool.EnsureEnrolment(ctx, at, token) })
 }
 
 func (p counting) CountTenants(ctx context.Context, at backend.Place) (int64, error) {
-	return value(p.c, func() (int64, error) { return p.pool.CountTenants(ctx, at) })
+	return value(p.c, "CountTenants", func() (int64, error) { return p.pool.CountTenants(ctx, at) })
 }
 
 func (p counting) Probe(ctx context.Context, at backend.Place) error {
-	return p.c.call(func() error { return p.pool.Probe(ctx, at) })
+	return p.c.call("Probe", func() error { return p.pool.Probe(ctx, at) })
 }
 
 func (p counting) EnsureAccounts(ctx context.Context, at backend.Place, servers int, accounts ...fabric.Account) (backend.NATSSeen, error) {
-	return value(p.c, func() (backend.NATSSeen, error) { return p.pool.EnsureAccounts(ctx, at, servers, accounts...) })
+	return value(p.c, "EnsureAccounts", func() (backend.NATSSeen, error) { return p.pool.EnsureAccounts(ctx, at, servers, accounts...) })
 }
 
 func (p counting) EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error) {
-	return value(p.c, func() (store.TenantRow, error) { return p.pool.EnsureTenant(ctx, at, want) })
+	return value(p.c, "EnsureTenant", func() (store.TenantRow, error) { return p.pool.EnsureTenant(ctx, at, want) })
 }
 
 func (p counting) RemoveTenant(ctx context.Context, at backend.Place, slug string) error {
-	return p.c.call(func() error { return p.pool.RemoveTenant(ctx, at, slug) })
+	return p.c.call("RemoveTenant", func() error { return p.pool.RemoveTenant(ctx, at, slug) })
 }
 
 func (p counting) EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account) error {
-	return p.c.call(func() error { return p.pool.EnsureAccount(ctx, at, account) })
+	return p.c.call("EnsureAccount", func() error { return p.pool.EnsureAccount(ctx, at, account) })
 }
 
 func (p counting) RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error {
-	return p.c.call(func() error { return p.pool.RemoveAccount(ctx, at, account) })
+	return p.c.call("RemoveAccount", func() error { return p.pool.RemoveAccount(ctx, at, account) })
 }
 
 func (p counting) Tenants(ctx context.Context, at backend.Place) ([]store.TenantRow, error) {
-	return value(p.c, func() ([]store.TenantRow, error) { return p.pool.Tenants(ctx, at) })
+	return value(p.c, "Tenants", func() ([]store.TenantRow, error) { return p.pool.Tenants(ctx, at) })
 }
 
 func (p counting) TenantsOf(ctx context.Context, at backend.Place, name string, slugs []string) ([]store.TenantRow, error) {
-	return value(p.c, func() ([]store.TenantRow, error) { return p.pool.TenantsOf(ctx, at, name, slugs) })
+	return value(p.c, "TenantsOf", func() ([]store.TenantRow, error) { return p.pool.TenantsOf(ctx, at, name, slugs) })
 }
 
 func (p counting) PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (bool, error) {
-	return value(p.c, func() (bool, error) { return p.pool.PlaceTenant(ctx, at, id, from, to) })
+	return value(p.c, "PlaceTenant", func() (bool, error) { return p.pool.PlaceTenant(ctx, at, id, from, to) })
 }
 
 func (p counting) DrainTenant(ctx context.Context, at backend.Place, id store.TenantID, name string) error {
-	return p.c.call(func() error { return p.pool.DrainTenant(ctx, at, id, name) })
+	return p.c.call("DrainTenant", func() error { return p.pool.DrainTenant(ctx, at, id, name) })
 }
 
 func (p counting) Lease(ctx context.Context, at backend.Place, name string) (store.LeaseSeen, error) {
-	return value(p.c, func() (store.LeaseSeen, error) { return p.pool.Lease(ctx, at, name) })
+	return value(p.c, "Lease", func() (store.LeaseSeen, error) { return p.pool.Lease(ctx, at, name) })
 }
 
 func (p counting) Backlog(ctx context.Context, at backend.Place, name string) (store.Backlog, error) {
-	return value(p.c, func() (store.Backlog, error) { return p.pool.Backlog(ctx, at, name) })
+	return value(p.c, "Backlog", func() (store.Backlog, error) { return p.pool.Backlog(ctx, at, name) })
 }
 
 func (p counting) TenantBacklog(ctx context.Context, at backend.Place, row store.TenantRow) (store.Backlog, error) {
-	return value(p.c, func() (store.Backlog, error) { return p.pool.TenantBacklog(ctx, at, row) })
+	return value(p.c, "TenantBacklog", func() (store.Backlog, error) { return p.pool.TenantBacklog(ctx, at, row) })
 }
 
 func (p counting) EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
-	return value(p.c, func() (fabric.StreamSeen, error) { return p.pool.EnsureStream(ctx, at, spec) })
+	return value(p.c, "EnsureStream", func() (fabric.StreamSeen, error) { return p.pool.EnsureStream(ctx, at, spec) })
 }
 
 func (p counting) EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
-	return value(p.c, func() (fabric.StreamSeen, error) { return p.pool.EnsureDeadLetters(ctx, at, spec) })
+	return value(p.c, "EnsureDeadLetters", func() (fabric.StreamSeen, error) { return p.pool.EnsureDeadLetters(ctx, at, spec) })
 }
 
 func (p counting) EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error) {
-	return value(p.c, func() (fabric.ConsumerSeen, error) { return p.pool.EnsureConsumer(ctx, at, spec) })
+	return value(p.c, "EnsureConsumer", func() (fabric.ConsumerSeen, error) { return p.pool.EnsureConsumer(ctx, at, spec) })
 }
 
 func (p counting) RemoveStream(ctx context.Context, at backend.Place, name string) error {
-	return p.c.call(func() error { return p.pool.RemoveStream(ctx, at, name) })
+	return p.c.call("RemoveStream", func() error { return p.pool.RemoveStream(ctx, at, name) })
 }
 
 // once looks at one object once, as the work queue would have it. An object that is not there is nothing to do.
