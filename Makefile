@@ -63,8 +63,9 @@ lint: ## linters for Go and shell, import rules, forms of the ledgers
 	@hack/lint
 
 .PHONY: verify
-verify: ## what a change must pass beside its tests: generated files are up to date, lint finds nothing
+verify: ## what a change must pass beside its tests: generated files are up to date, lint finds nothing, the chart installs what config/ does
 	@hack/generate --check
+	@hack/check-chart
 	@hack/lint
 
 .PHONY: vuln

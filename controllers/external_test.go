@@ -102,7 +102,7 @@ func TestExternalNATS(t *testing.T) {
 		t.Error("a NATS of our own runs")
 	}
 	o := &v1alpha1.CompassServer{}
-	if g.get(t, o, "main"); o.Status.NATS.Servers != 1 || o.Status.NATS.OperatorKey != "" {
+	if g.get(t, o, "main"); o.Status.NATS.Servers != 1 || o.Status.NATS.OperatorKey != "" || len(o.Status.NATS.SigningKeys) != 1 {
 		t.Errorf("NATS %+v", o.Status.NATS)
 	}
 	if url := string(g.secret(t, "acme-nats")["url"]); url != theirURL {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,6 +32,10 @@ func (th thread) onAll(t *testing.T, servers int) {
 	o := &v1alpha1.CompassServer{}
 	if th.get(t, o, "main"); int(o.Status.NATS.Servers) != servers {
 		t.Errorf("status tells of %d NATS servers, want %d", o.Status.NATS.Servers, servers)
+	}
+	roles := slices.Sorted(maps.Values(o.Status.NATS.SigningKeys))
+	if !slices.Equal(roles, []string{"current", "next"}) {
+		t.Errorf("signing keys %v", o.Status.NATS.SigningKeys)
 	}
 }
 

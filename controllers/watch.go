@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -56,14 +58,29 @@ func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 	for _, child := range children() {
 		b = b.Owns(child)
 	}
-	// How many streams refer to a server is a figure of its status.
-	return b.Watches(&v1alpha1.DeliveryStream{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
-		if d, ok := obj.(*v1alpha1.DeliveryStream); ok {
-			return []reconcile.Request{{NamespacedName: stream.Server(d)}}
-		}
-		return nil
-	}), builder.WithPredicates(comesAndGoes())).WatchesRawSource(heard).Complete(r)
+	return b.Watches(&v1alpha1.DeliveryStream{}, counting()).WatchesRawSource(heard).Complete(r)
 }
+
+// counting: how many streams refer to a server is a figure of its status, which may be a little late, so that a thousand that
+// come together cost it a few looks.
+func counting() handler.EventHandler {
+	count := func(obj client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		if d, ok := obj.(*v1alpha1.DeliveryStream); ok {
+			q.AddAfter(reconcile.Request{NamespacedName: stream.Server(d)}, figuresAfter)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			count(e.Object, q)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			count(e.Object, q)
+		},
+	}
+}
+
+// figuresAfter is how late a figure of a status may be.
+const figuresAfter = 10 * time.Second
 
 func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconciler, heard source.Source) error {
 	c := mgr.GetClient()
@@ -79,7 +96,7 @@ func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 				return nil
 			}
 			return tenantsAt(ctx, c, tenant.IndexServer, stream.Server(d).String(), func(t *v1alpha1.CompassTenant) bool {
-				return t.Status.Stream == "" || t.Status.Stream == d.Name || stream.MayClaim(d, t.SlugOrName(), t.Labels)
+				return t.Status.Stream == d.Name || stream.MayClaim(d, t.SlugOrName(), t.Labels)
 			})
 		}), builder.WithPredicates(placement())).
 		// When one who has a slug goes, the next in line may have it.
@@ -299,10 +316,6 @@ func rows() predicate.Predicate {
 // changed lets an update pass if a fact, which must be comparable, differs; everything that comes or goes passes.
 func changed(fact func(client.Object) any) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return fact(e.ObjectOld) != fact(e.ObjectNew) }}
-}
-
-func comesAndGoes() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 }
 
 func gone() predicate.Predicate {

@@ -340,4 +340,8 @@ type NATSStatus struct {
 	OperatorKey string `json:"operatorKey,omitempty"`
 	// Servers that answered.
 	Servers int32 `json:"servers"`
+	// SigningKeys of the operator, by public key: current signs accounts, next is trusted so that it can; and where not every
+	// server trusts one, how many do.
+	// +optional
+	SigningKeys map[string]string `json:"signingKeys,omitempty"`
 }

@@ -28,6 +28,7 @@ type (
 type NATSSeen struct {
 	Version string // the oldest
 	Servers int
+	Trusted map[string]int // how many know a signing key of their operator
 }
 
 // Creds makes a user of a role and the text of its credentials file.
@@ -69,6 +70,9 @@ func (p *Pool) EnsureAccounts(ctx context.Context, at Place, servers int, accoun
 		if seen.Version == "" || olderThan(s.Version, seen.Version) {
 			seen.Version = s.Version
 		}
+	}
+	if seen.Trusted, err = admin.Trusted(ctx, len(there)); err != nil {
+		return seen, at.interpretNATS(err)
 	}
 	for _, account := range accounts {
 		if err := p.ensureAccount(ctx, admin, at, account, servers); err != nil {

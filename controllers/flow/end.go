@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
@@ -133,13 +135,13 @@ func (p *Pass[S]) result(err error) (reconcile.Result, error) {
 	case err == nil && (p.released || p.Paused()):
 		return reconcile.Result{}, nil
 	case err == nil:
-		return reconcile.Result{RequeueAfter: p.frame.Spread(p.frame.Resync)}, nil
+		return p.later(p.frame.Resync), nil
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: p.frame.Spread(quiet)}, nil
 	}
 	switch p.classes(err) { //nolint:exhaustive // the others are transient, and go on below
 	case fault.ClassWaiting:
-		return reconcile.Result{RequeueAfter: p.frame.Spread(p.frame.Poll)}, nil
+		return p.later(p.frame.Poll), nil
 	case fault.ClassTerminal, fault.ClassPoison:
 		return reconcile.Result{}, reconcile.TerminalError(err)
 	}
@@ -147,6 +149,12 @@ func (p *Pass[S]) result(err error) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: p.frame.Spread(d)}, nil
 	}
 	return reconcile.Result{}, err
+}
+
+// later looks again when nobody asks for it sooner, after all that somebody asks for: without a priority of its own the next
+// look would have that of the user's edit.
+func (p *Pass[S]) later(d time.Duration) reconcile.Result {
+	return reconcile.Result{RequeueAfter: p.frame.Spread(d), Priority: new(handler.LowPriority)}
 }
 
 // classes returns what to do about a pass: transient before waiting before terminal, the order in which looking again soon

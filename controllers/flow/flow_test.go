@@ -291,6 +291,10 @@ func TestOutcomes(t *testing.T) {
 			if res.RequeueAfter != c.after {
 				t.Errorf("again after %v, want %v (%s)", res.RequeueAfter, c.after, c.reason)
 			}
+			// What nobody asked for comes after what somebody did.
+			if last := res.Priority != nil && *res.Priority < 0; last != (c.after >= time.Minute) {
+				t.Errorf("after what users ask for: %v (%s)", last, c.reason)
+			}
 			obj := w.read(t)
 			if diff := cmp.Diff(c.want, shapes(obj)); diff != "" {
 				t.Errorf("conditions (%s):\n%s", c.reason, diff)
@@ -324,8 +328,8 @@ func TestSecondPassIsSilent(t *testing.T) {
 			if len(w.writes) != 1 || len(w.events) != 1 {
 				t.Errorf("second pass: writes %v, events %v; want none more", w.writes, w.events)
 			}
-			if first != second {
-				t.Errorf("results differ: %v, %v", first, second)
+			if diff := cmp.Diff(first, second); diff != "" {
+				t.Errorf("results differ: %s", diff)
 			}
 		})
 	}

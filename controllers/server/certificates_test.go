@@ -57,3 +57,42 @@ func TestLeaf(t *testing.T) {
 		t.Error("the leaf is good for any name")
 	}
 }
+
+// Whoever can join the NATS servers is one of them: the peers' certificate opens both ends, and the Servers' leaf neither.
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	by, leaf, err := newPeers("*.main-nats.compass.svc", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := newAuthority("Compass compass/main", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := other.issue([]string{"main-nats-0.main-nats.compass.svc"}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify := func(a authority, usage x509.ExtKeyUsage) error {
+		t.Helper()
+		c, err := parseCertificate(a.certificate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(by.certificate)
+		_, err = c.Verify(x509.VerifyOptions{
+			Roots: pool, DNSName: "main-nats-0.main-nats.compass.svc", CurrentTime: now.Add(5 * 365 * 24 * time.Hour), KeyUsages: []x509.ExtKeyUsage{usage},
+		})
+		return err
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if err := verify(leaf, usage); err != nil {
+			t.Errorf("usage %d: %v", usage, err)
+		}
+		if verify(stranger, usage) == nil {
+			t.Errorf("usage %d: another authority's leaf is taken", usage)
+		}
+	}
+}

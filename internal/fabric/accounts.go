@@ -111,6 +111,35 @@ func (a *Accounts) Servers(ctx context.Context, expect int) ([]ServerSeen, error
 	return out, nil
 }
 
+// Trusted asks the servers, of which there are expect, which signing keys of operators they know, and tells how many know each.
+func (a *Accounts) Trusted(ctx context.Context, expect int) (map[string]int, error) {
+	answers, err := a.gather(ctx, "$SYS.REQ.SERVER.PING.VARZ", nil, expect)
+	if err != nil {
+		return nil, fmt.Errorf("ask servers whom they trust: %w", err)
+	}
+	known := map[string]int{}
+	for _, msg := range answers {
+		var s struct {
+			Data struct {
+				Operators []struct {
+					NATS struct {
+						SigningKeys []string `json:"signing_keys"`
+					} `json:"nats"`
+				} `json:"trusted_operators_claim"`
+			} `json:"data"`
+		}
+		if err := json.Unmarshal(msg.Data, &s); err != nil {
+			return nil, fmt.Errorf("read whom a server trusts: %w", err)
+		}
+		for _, operator := range s.Data.Operators {
+			for _, key := range operator.NATS.SigningKeys {
+				known[key]++
+			}
+		}
+	}
+	return known, nil
+}
+
 // Observe see AccountPort.
 func (a *Accounts) Observe(ctx context.Context, w AccountWrite) (AccountSeen, error) {
 	answers, err := a.gather(ctx, "$SYS.REQ.ACCOUNT."+w.Account.Public+".CLAIMS.LOOKUP", nil, w.Servers)
