@@ -243,14 +243,21 @@ func TestToldOnceOnEveryServer(t *testing.T) {
 		s.want("posted at A")
 	}
 	call(t, a.api.channels.PinMessage, &compassv1.PinMessageRequest{ChannelId: general, MessageId: pinned.GetId()})
-	carrier.again(carrier.carried("channel_changed"), 3)
+	changed := carrier.carried("channel_changed")
+	told := post(a.api, lobby, "pinned")
+	for _, s := range []*socket{atA, entitled} {
+		s.want(told, general)
+	}
+	removed.want(told)
+	uninvolved.want(told)
+	carrier.again(changed, 3) // when its streams have told it: what comes together is told together
 	// What A tells now reaches B behind all of it; and what B tells then reaches A behind A's own echoes.
 	first := post(a.api, lobby, "from A")
-	entitled.want(first, general)
+	entitled.want(first)
 	removed.want(first)
 	uninvolved.want(first)
 	second := post(b.api, lobby, "from B")
-	atA.want(second, general, first)
+	atA.want(second, first)
 	post(theirs, elsewhere, "theirs")
 	stranger.want("theirs")
 }
