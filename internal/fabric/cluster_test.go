@@ -60,7 +60,7 @@ func startCluster(t *testing.T, n int, edit func(conf string) string) *cluster {
 		dir := t.TempDir()
 		conf := fabric.ServerConfig{
 			Name: "n" + strconv.Itoa(i), Operator: operator, System: sys.Public, Preload: map[string]string{sys.Public: sysJWT},
-			JWTDir: filepath.Join(dir, "jwt"), StoreDir: filepath.Join(dir, "js"), Host: "127.0.0.1", Port: freePort(t),
+			JWTDir: filepath.Join(dir, "jwt"), StoreDir: filepath.Join(dir, "js"), Host: "127.0.0.1", Port: freePort(t), SyncEvery: seldom,
 		}
 		if n > 1 {
 			conf.Cluster = &fabric.ServerCluster{Name: "compass", Host: "127.0.0.1", Port: ports[i], Routes: routes}

@@ -22,12 +22,12 @@ const maxErrorText = 1 << 10
 // parkMessage stores what arrived as it arrived. Where it cannot be read, its place is a hash of it, so that parking it
 // twice still stores one.
 func (f *Fabric) parkMessage(
-	ctx context.Context, stream string, msg jetstream.Msg, letter DeadLetter, now time.Time,
+	ctx context.Context, stream string, msg *nats.Msg, letter DeadLetter, now time.Time,
 ) error {
-	letter.Ref, letter.Replay, _ = DecodeRef(stream, wireOf(msg.Subject(), msg.Headers(), msg.Data()))
-	letter.OriginalSubject, letter.Body, letter.LastSeen = msg.Subject(), msg.Data(), now
-	header := carried(msg.Headers())
-	if id := msg.Headers().Get(nats.MsgIdHdr); id != "" {
+	letter.Ref, letter.Replay, _ = DecodeRef(stream, wireOf(msg.Subject, msg.Header, msg.Data))
+	letter.OriginalSubject, letter.Body, letter.LastSeen = msg.Subject, msg.Data, now
+	header := carried(msg.Header)
+	if id := msg.Header.Get(nats.MsgIdHdr); id != "" {
 		header.Set(naming.HeaderOriginalMsgID, id)
 	}
 	return f.storeLetter(ctx, stream, letter, header)
@@ -114,13 +114,16 @@ func (letter DeadLetter) Place(stream string) naming.DeadLetter {
 	return d
 }
 
-// carried copies the headers that are the sender's own. Nats-* ones would be obeyed again.
+// carried copies the headers that are the sender's own. Nats-* ones would be obeyed again, and a Status would be taken for
+// the broker's own by who reads the dead letter.
 func carried(in nats.Header) nats.Header {
 	out := maps.Clone(in)
 	if out == nil {
 		out = nats.Header{}
 	}
-	maps.DeleteFunc(out, func(k string, _ []string) bool { return strings.HasPrefix(strings.ToLower(k), "nats-") })
+	maps.DeleteFunc(out, func(k string, _ []string) bool {
+		return strings.HasPrefix(strings.ToLower(k), "nats-") || strings.EqualFold(k, "Status")
+	})
 	return out
 }
 

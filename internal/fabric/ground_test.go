@@ -73,7 +73,7 @@ func newBroker(t *testing.T) *broker {
 
 func (b *broker) start(t *testing.T) {
 	t.Helper()
-	ns, err := embedded.Start(embedded.Config{Dir: b.dir, Logger: quietLog()})
+	ns, err := embedded.Start(embedded.Config{Dir: b.dir, Logger: quietLog(), SyncEvery: seldom})
 	if err != nil {
 		t.Fatal(err)
 	}

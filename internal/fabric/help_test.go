@@ -8,6 +8,10 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/fault"
 )
 
+// seldom is how often test servers sync. A nats-server notes its timer after it has started it and without a lock (v2.15.2,
+// setSyncTimer): on a slow machine the default of 100ms is over by then, and the race detector says so.
+const seldom = "10s"
+
 func poison() error { return fault.Poison("Bad", fabrictest.ErrBoom) }
 
 func deadRows(t *testing.T, f fabric.DeadLetterBox) []string {

@@ -7,15 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-)
-
-// Idle pulls end after pullExpiry; a broker that is silent for two heartbeats is taken for frozen.
-const (
-	pullExpiry    = 10 * time.Second
-	pullHeartbeat = 2 * time.Second
 )
 
 // errLaneGone ends one session of a lane: its consumer or stream is no longer what it was.
@@ -24,7 +18,6 @@ var errLaneGone = errors.New("consumer or stream is gone")
 // run keeps the lane consuming until ctx ends.
 func (l *lane) run(ctx context.Context) {
 	defer close(l.done)
-	l.base = context.WithoutCancel(ctx)
 	first := l.f.cfg.Link.ReconnectWait
 	for wait := first; ctx.Err() == nil; {
 		began := l.f.cfg.Now()
@@ -48,6 +41,8 @@ func (l *lane) run(ctx context.Context) {
 
 // ready makes the consumer be there, or says why it is not.
 func (l *lane) ready(ctx context.Context) error {
+	ctx, cancel := l.f.link.whileUp(ctx)
+	defer cancel()
 	p, err := l.provisioner()
 	if err != nil {
 		return err
@@ -98,33 +93,36 @@ func (l *lane) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, _, changed, err := l.f.link.current()
+	nc, _, changed, err := l.f.link.current()
 	if err != nil {
 		return err
 	}
-	gctx, cancel := context.WithTimeout(ctx, p.timeout)
-	defer cancel()
-	consumer, err := p.js.Consumer(gctx, p.queue.Name, p.durable.Durable)
-	if err != nil {
-		return interpret(err)
-	}
 	if l.lostOne { // sequences and counts may have begun anew
-		l.forgetRecords()
+		clear(l.known)
 		l.f.link.recover.found()
 		l.lostOne = false
 	}
-	taking, err := consumer.Consume(l.take,
-		jetstream.PullMaxMessages(l.f.cfg.Prefetch), jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(pullHeartbeat),
-		jetstream.ConsumeErrHandler(l.complain))
-	if err != nil {
-		return fmt.Errorf("consume: %w", interpret(err))
+	work := context.WithoutCancel(ctx) // what was taken is worked to its end
+	q := &pull{
+		link: l.f.link, nc: nc, subject: nextSubject(p.queue.Name, p.durable.Durable), batch: l.f.cfg.Prefetch,
+		beat: pullHeartbeat, take: func(msg *nats.Msg) { l.take(work, msg) }, suspect: l.suspect,
 	}
-	defer l.stop(taking)
-	return l.watch(ctx, taking, changed)
+	ctx, end := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	go func() {
+		defer end()
+		watched <- l.watch(ctx, changed)
+	}()
+	err = q.run(ctx)
+	end()
+	if errors.Is(err, errPullEnded) {
+		l.lostOne = true
+	}
+	return errors.Join(err, <-watched)
 }
 
 // watch returns when the session is over. A consumer that is missing, ahead of its stream or changed ends it.
-func (l *lane) watch(ctx context.Context, taking jetstream.ConsumeContext, changed <-chan struct{}) error {
+func (l *lane) watch(ctx context.Context, changed <-chan struct{}) error {
 	tick := time.NewTicker(l.f.cfg.Inspect)
 	defer tick.Stop()
 	for {
@@ -133,9 +131,6 @@ func (l *lane) watch(ctx context.Context, taking jetstream.ConsumeContext, chang
 			return nil
 		case <-changed:
 			return nil
-		case <-taking.Closed():
-			l.lostOne = true
-			return errLaneGone
 		case <-l.poke:
 		case <-tick.C:
 		}
@@ -190,34 +185,10 @@ func (l *lane) report(ctx context.Context, queue StreamSeen, seen ConsumerSeen) 
 	}
 }
 
-// complain hears what the client library cannot cure by itself.
-func (l *lane) complain(_ jetstream.ConsumeContext, err error) {
-	l.f.cfg.Logger.Debug("Consumer reports an error", "stream", l.f.cfg.Stream, "error", err)
-	l.suspect()
-}
-
 // suspect asks for an inspection now.
 func (l *lane) suspect() {
 	select {
 	case l.poke <- struct{}{}:
 	default:
 	}
-}
-
-// stop takes nothing more, lets what was taken be answered, and returns when no callback runs.
-func (l *lane) stop(taking jetstream.ConsumeContext) {
-	taking.Drain()
-	select {
-	case <-taking.Closed():
-	case <-time.After(l.f.cfg.Link.Drain):
-		taking.Stop()
-	}
-	l.serial.Lock() // waits for the last callback
-	defer l.serial.Unlock()
-}
-
-func (l *lane) forgetRecords() {
-	l.serial.Lock()
-	defer l.serial.Unlock()
-	clear(l.known)
 }

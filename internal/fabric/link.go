@@ -24,6 +24,7 @@ type link struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	changed  chan struct{} // closed and made anew when nc is replaced
+	drop     chan struct{} // closed and made anew when the broker goes out of reach
 	subs     map[*coreSub]struct{}
 	refusals *goneBox
 	down     time.Time // since when the connection is gone; zero: it is there
@@ -36,7 +37,7 @@ type link struct {
 func dial(ctx context.Context, cfg Config, m *metrics) (*link, error) {
 	l := &link{
 		cfg: cfg, log: cfg.Logger, metrics: m,
-		changed: make(chan struct{}), subs: map[*coreSub]struct{}{}, done: make(chan struct{}),
+		changed: make(chan struct{}), drop: make(chan struct{}), subs: map[*coreSub]struct{}{}, done: make(chan struct{}),
 	}
 	l.recover = newRecovery(cfg.Link.Settle)
 	ctx, cancel := context.WithTimeout(ctx, cfg.Link.Window)
@@ -101,6 +102,27 @@ func (l *link) current() (*nats.Conn, jetstream.JetStream, <-chan struct{}, erro
 		return nil, nil, nil, ErrClosed
 	}
 	return l.nc, l.js, l.changed, nil
+}
+
+// dropped is closed when the connection that is there now goes: what is on its way then never comes.
+func (l *link) dropped() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.drop
+}
+
+// whileUp ends with the connection too: without it, only a deadline would tell that no answer comes.
+func (l *link) whileUp(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	dropped := l.dropped()
+	go func() {
+		select {
+		case <-dropped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // options builds what to connect with: the caller's first, then ours, with the caller's handlers called behind ours.
@@ -173,6 +195,8 @@ func (l *link) lost(err error) {
 	if first && !closed {
 		l.down = l.cfg.Now()
 	}
+	close(l.drop)
+	l.drop = make(chan struct{})
 	l.mu.Unlock()
 	if closed {
 		return

@@ -55,7 +55,7 @@ func workerPermissions() jwt.Permissions {
 	queue, dead := "CMP_"+tagOfStream, "CMP_"+tagOfStream+"_DLQ"
 	return allow(
 		[]string{
-			"$JS.API.CONSUMER.MSG.NEXT." + queue + "." + naming.Durable,
+			nextSubject(queue, naming.Durable),
 			"$JS.API.CONSUMER.INFO." + queue + "." + naming.Durable,
 			"$JS.API.STREAM.INFO." + queue,
 			"$JS.API.STREAM.INFO." + dead,

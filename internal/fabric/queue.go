@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rigelbuild/compass-operator/internal/fabric/internal/counting"
@@ -93,11 +92,9 @@ type lane struct {
 	tenant string // empty: every tenant
 	fn     Handler
 	rules  counting.Rules
-	base   context.Context //nolint:containedctx // the parent of callbacks that broker threads start
 	done   chan struct{}
 	poke   chan struct{} // something looks wrong: inspect now
 
-	serial  sync.Mutex // held by the one callback that runs
 	known   map[uint64]*counting.Record
 	ackWait time.Duration
 
@@ -109,7 +106,7 @@ func (f *Fabric) newLane(kind EventKind, tenant string, fn Handler) (*lane, erro
 	l := &lane{
 		f: f, kind: kind, tenant: tenant, fn: fn,
 		rules: counting.Rules{MaxDeliver: f.cfg.MaxDeliver, Backoff: f.cfg.Backoff},
-		base:  context.Background(), done: make(chan struct{}), poke: make(chan struct{}, 1),
+		done:  make(chan struct{}), poke: make(chan struct{}, 1),
 		known: map[uint64]*counting.Record{}, ackWait: f.cfg.Spec.AckWait,
 	}
 	_, err := l.provisioner()

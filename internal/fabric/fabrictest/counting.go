@@ -218,6 +218,7 @@ func undecodableParks(t *testing.T, g Ground) {
 	g.Raw(t, subject, header(body), body)      // another tenant's reference
 	g.Raw(t, "compass.q.main."+TenantA+".other_kind", header(kindBody), kindBody)
 	g.Raw(t, "compass.q.main.nobody", nil, []byte("{}"))
+	g.Raw(t, subject, map[string]string{"Status": "400"}, nil) // what a broker says when it ends a request
 	garbled := []byte(`{"tenant":"` + TenantA + `","kind":"message_posted","row_id":"garbled"}`)
 	g.Raw(t, subject, header([]byte("as it was")), garbled)
 	unversioned := []byte(`{"tenant":"` + TenantA + `","kind":"message_posted","row_id":"unversioned"}`)
@@ -225,7 +226,7 @@ func undecodableParks(t *testing.T, g Ground) {
 	delete(noVersion, naming.HeaderVersion)
 	g.Raw(t, subject, noVersion, unversioned)
 	subscribe(t, f, func(_ context.Context, ref fabric.EventRef) error { seen.add(ref); return nil })
-	got := waitLetters(t, f, 6)
+	got := waitLetters(t, f, 7)
 	reasons := map[string]int{}
 	for _, d := range got {
 		reasons[d.Reason]++
@@ -233,7 +234,7 @@ func undecodableParks(t *testing.T, g Ground) {
 			t.Errorf("no original subject: %+v", d)
 		}
 	}
-	if diff := cmp.Diff(map[string]int{fabric.ReasonUndecodable: 5, fabric.ReasonUnknownKind: 1}, reasons); diff != "" {
+	if diff := cmp.Diff(map[string]int{fabric.ReasonUndecodable: 6, fabric.ReasonUnknownKind: 1}, reasons); diff != "" {
 		t.Errorf("reasons (-want +got)\n%s", diff)
 	}
 	if seen.len() != 0 {
