@@ -22,9 +22,12 @@ type Interest struct {
 	tenants map[string]*heard
 }
 
+// heard is one tenant's listening. Whoever is first asks the broker, without the lock: other tenants do not wait for that.
 type heard struct {
 	subscribers int
+	asked       chan struct{} // closed when the broker has answered: stop and err are known
 	stop        func()
+	err         error
 }
 
 // InterestOptions are the parts of an interest. Bus, Bridge and Hear are required.
@@ -53,40 +56,53 @@ func (i *Interest) Subscribe(o SubscribeOptions) (*Subscription, error) {
 	if o.Tenant == AllTenants {
 		return nil, errors.New("event interest: name one tenant; every tenant is the bus's")
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	t := i.tenants[o.Tenant]
-	if t == nil {
-		stop, err := i.hear(context.Background(), o.Tenant, func(r Received) { //nolint:forbidigo // it outlives the request that is first
-			if err := i.bridge.Receive(r); errors.Is(err, ErrEnvelope) {
-				i.refuse(o.Tenant, err)
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("hear tenant %s: %w", o.Tenant, err)
-		}
-		t = &heard{stop: stop}
-		i.tenants[o.Tenant] = t
+	t, first := i.join(o.Tenant)
+	if first {
+		i.listen(o.Tenant, t)
 	}
-	t.subscribers++
+	<-t.asked
+	if t.err != nil {
+		return nil, fmt.Errorf("hear tenant %s: %w", o.Tenant, t.err)
+	}
 	s, err := i.bus.Subscribe(o)
 	if err != nil {
-		i.drop(o.Tenant)
+		i.leave(o.Tenant, t)
 		return nil, err
 	}
-	s.closed = func() { i.leave(o.Tenant) }
+	s.closed = func() { i.leave(o.Tenant, t) }
 	return s, nil
 }
 
-func (i *Interest) leave(tenant string) {
+func (i *Interest) join(tenant string) (t *heard, first bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.drop(tenant)
+	t = i.tenants[tenant]
+	if first = t == nil; first {
+		t = &heard{asked: make(chan struct{})}
+		i.tenants[tenant] = t
+	}
+	t.subscribers++
+	return t, first
 }
 
-// drop forgets one subscriber. The caller holds the lock.
-func (i *Interest) drop(tenant string) {
-	t := i.tenants[tenant]
+// listen asks the broker. Where it refuses, all who joined are told, and the next one asks again.
+func (i *Interest) listen(tenant string, t *heard) {
+	defer close(t.asked)
+	t.stop, t.err = i.hear(context.Background(), tenant, func(r Received) { //nolint:forbidigo // it outlives the request that is first
+		if err := i.bridge.Receive(r); errors.Is(err, ErrEnvelope) {
+			i.refuse(tenant, err)
+		}
+	})
+	if t.err != nil {
+		i.mu.Lock()
+		delete(i.tenants, tenant)
+		i.mu.Unlock()
+	}
+}
+
+func (i *Interest) leave(tenant string, t *heard) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if t.subscribers--; t.subscribers == 0 {
 		delete(i.tenants, tenant)
 		go t.stop() // it waits for a callback that may be about to ask for our lock

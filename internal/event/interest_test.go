@@ -2,6 +2,7 @@ package event_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -34,9 +35,8 @@ func (e *ears) count() int {
 	return len(e.hearing)
 }
 
-// Holds REQ-235: a Server listens to a tenant's broadcasts only while it holds one of its sockets.
-func TestInterestHearsExactlyThoseThatAreSubscribed(t *testing.T) {
-	t.Parallel()
+func newInterest(t *testing.T, hear event.Hear) *event.Interest {
+	t.Helper()
 	instance, err := event.NewInstance("i_0000000000000000000000000a")
 	if err != nil {
 		t.Fatal(err)
@@ -49,11 +49,64 @@ func TestInterestHearsExactlyThoseThatAreSubscribed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broker := &ears{hearing: map[string]func(event.Received){}, stopped: make(chan string, 4)}
-	interest, err := event.NewInterest(event.InterestOptions{Bus: bus, Bridge: bridge, Hear: broker.hear})
+	interest, err := event.NewInterest(event.InterestOptions{Bus: bus, Bridge: bridge, Hear: hear})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return interest
+}
+
+// A broker that takes its time over one tenant keeps no other tenant waiting, and what it refuses is asked again.
+func TestInterestKeepsNoOtherTenantWaiting(t *testing.T) {
+	t.Parallel()
+	broker := &ears{hearing: map[string]func(event.Received){}, stopped: make(chan string, 4)}
+	asked, answer := make(chan struct{}), make(chan error)
+	interest := newInterest(t, func(ctx context.Context, tenant string, fn func(event.Received)) (func(), error) {
+		if tenant == "t_slow" {
+			asked <- struct{}{}
+			if err := <-answer; err != nil {
+				return nil, err
+			}
+		}
+		return broker.hear(ctx, tenant, fn)
+	})
+	results := make(chan error)
+	subscribe := func(tenant string) {
+		s, err := interest.Subscribe(event.SubscribeOptions{Tenant: tenant})
+		if s != nil {
+			defer s.Close()
+		}
+		results <- err
+	}
+	go subscribe("t_slow")
+	<-asked
+	go subscribe("t_quick")
+	select {
+	case err := <-results:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("one tenant waits for the broker's answer about another")
+	}
+	refused := errors.New("no")
+	answer <- refused
+	if err := <-results; !errors.Is(err, refused) {
+		t.Fatalf("got %v, want what the broker said", err)
+	}
+	go subscribe("t_slow")
+	<-asked
+	answer <- nil
+	if err := <-results; err != nil {
+		t.Fatalf("asked again: %v", err)
+	}
+}
+
+// Holds REQ-235: a Server listens to a tenant's broadcasts only while it holds one of its sockets.
+func TestInterestHearsExactlyThoseThatAreSubscribed(t *testing.T) {
+	t.Parallel()
+	broker := &ears{hearing: map[string]func(event.Received){}, stopped: make(chan string, 4)}
+	interest := newInterest(t, broker.hear)
 	if broker.count() != 0 {
 		t.Fatal("it listened before anybody asked")
 	}
