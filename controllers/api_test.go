@@ -133,6 +133,14 @@ func TestValidation(t *testing.T) {
 		{leastTenant, "spec.credentials", "{rotationPeriod: 48h, overlap: 47h}", "{rotationPeriod: 48h, overlap: 48h}", "shorter than rotationPeriod"},
 		{leastTenant, "spec.sqlAccess", "{enabled: true, connections: 1}", "{enabled: true, connections: 0}", "connections"},
 		{leastTenant, "spec.nats", "{eventTap: true}", "{eventTap: 1}", "eventTap"},
+		{leastTenant, "spec.isolation", "{mode: Shared}", "{mode: Apart}", "spec.isolation.mode"},
+		{leastTenant, "spec.isolation", "{mode: Dedicated, dedicated: {adminSecretRef: {name: pg}, database: acme}}", "{mode: Dedicated}", "only with it"},
+		{leastTenant, "spec.isolation", "{}", "{dedicated: {adminSecretRef: {name: pg}, database: acme}}", "only with it"},
+		{
+			leastTenant, "spec.isolation", "{mode: Dedicated, dedicated: {adminSecretRef: {name: pg}, database: acme}}",
+			"{mode: Dedicated, dedicated: {adminSecretRef: {name: pg}, database: postgres}}", "keeps for itself",
+		},
+		{leastTenant, "spec.adoptionPolicy", "Force", "Always", "adoptionPolicy"},
 		{leastTenant, "spec.drift", "Report", "Ignore", "spec.drift"},
 		{leastTenant, "spec.serverRef", "{name: main, namespace: other}", "{name: \"\"}", "serverRef.name"},
 
@@ -152,6 +160,8 @@ func TestValidation(t *testing.T) {
 		{leastStream, "spec.delivery", "{maxAckPending: 1}", "{maxAckPending: 0}", "maxAckPending"},
 		{leastStream, "spec.deadLetter", "{maxAge: 1h}", "{maxAge: 59m}", "at least 1h"},
 		{leastStream, "spec.recovery", "{floorTick: 1s}", "{floorTick: 2h}", "from 1s to 1h"},
+		{leastStream, "spec.stream", "{replicas: 3}", "{replicas: 2}", "replicas"},
+		{leastStream, "spec.adoptionPolicy", "IfUnowned", "Always", "adoptionPolicy"},
 		{leastStream, "spec.drift", "Report", "Ignore", "spec.drift"},
 		{leastStream, "spec.worker", "{pod: {nodeSelector: {a: b}}}", "{pod: {nodeSelector: {a: 1}}}", "nodeSelector"},
 		{leastStream, "spec.worker", "{lease: 3s}", "{lease: 2s}", "from 3s to 1m"},

@@ -113,9 +113,9 @@ func (w *bench) streamFloor(b *testing.B) time.Duration {
 	began := time.Now()
 	each(b, w.n, streamsAtOnce, func(ctx context.Context, i int) error {
 		name := spec(i).Name
-		_, err1 := w.pool.EnsureStream(ctx, at, spec(i))
-		_, err2 := w.pool.EnsureDeadLetters(ctx, at, spec(i))
-		_, err3 := w.pool.EnsureConsumer(ctx, at, spec(i))
+		_, err1 := w.pool.EnsureStream(ctx, at, spec(i), v1alpha1.AdoptionNever)
+		_, err2 := w.pool.EnsureDeadLetters(ctx, at, spec(i), v1alpha1.AdoptionNever)
+		_, err3 := w.pool.EnsureConsumer(ctx, at, spec(i), v1alpha1.AdoptionNever)
 		_, err4 := w.pool.TenantsOf(ctx, at, name, nil)
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
 			return err

@@ -169,7 +169,7 @@ func newGround(tb testing.TB) *ground {
 		api: newClient(tb), namespace: "t-" + strings.ToLower(rand.Text())[:10], postgres: storetest.Postgres(tb),
 		nats: map[string]*natstest.Server{}, conf: map[string]string{}, writers: map[string]*writer{}, halted: map[string]bool{},
 	}
-	g.pool = backend.NewPool(backend.Options{Dir: tb.TempDir(), Dial: g.dial})
+	g.pool = backend.NewPool(backend.Options{Dir: tb.TempDir(), Dial: g.dial, Routes: time.Millisecond})
 	tb.Cleanup(func() {
 		for _, w := range g.writers {
 			w.stop()
@@ -414,7 +414,7 @@ func (g *ground) collect(t *testing.T, obj client.Object) bool {
 // eventually waits until what is asked for is so.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Minute)
+	deadline := time.Now().Add(1 * time.Minute)
 	for !is() {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not: %s", what)

@@ -85,7 +85,7 @@ func TestLesson19BackToTheDefault(t *testing.T) {
 	d := &v1alpha1.DeliveryStream{}
 	drift := func() []string {
 		t.Helper()
-		seen, err := th.pool.EnsureStream(t.Context(), th.place(t), fabric.StreamSpec{Name: "main", MaxAge: 168 * time.Hour})
+		seen, err := th.pool.EnsureStream(t.Context(), th.place(t), fabric.StreamSpec{Name: "main", MaxAge: 168 * time.Hour}, v1alpha1.AdoptionNever)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,7 +87,7 @@ func (g *ground) hasStream(t *testing.T, name string) bool {
 	at.Drift = drift.Open(true, true)
 	o := &v1alpha1.DeliveryStream{}
 	g.get(t, o, name)
-	_, err := g.pool.EnsureStream(t.Context(), at, fabric.StreamSpec{Name: name})
+	_, err := g.pool.EnsureStream(t.Context(), at, fabric.StreamSpec{Name: name}, v1alpha1.AdoptionNever)
 	return err == nil
 }
 

@@ -102,7 +102,7 @@ func newOperator(t *testing.T, g *ground, c *calls) *operator {
 		Systems: server.Systems{Databases: pool, Platform: pool, Transport: pool, Sessions: g.pool},
 	})
 	op.tenant, err2 = tenant.New(tenant.Options{
-		Frame: frame, Children: kids, Rand: rand.Reader, Now: op.now, Systems: tenant.Systems{Rows: pool, Accounts: pool, Logins: pool},
+		Frame: frame, Children: kids, Rand: rand.Reader, Now: op.now, Systems: tenant.Systems{Rows: pool, Accounts: pool, Logins: pool, Homes: pool},
 	})
 	op.stream, err3 = stream.New(stream.Options{
 		Frame: frame, Children: kids, Images: images, Now: op.now,
@@ -243,20 +243,28 @@ func (p counting) Backlog(ctx context.Context, at backend.Place, name string) (s
 	return value(p.c, "Backlog", func() (store.Backlog, error) { return p.pool.Backlog(ctx, at, name) })
 }
 
-func (p counting) TenantBacklog(ctx context.Context, at backend.Place, row store.TenantRow) (store.Backlog, error) {
-	return value(p.c, "TenantBacklog", func() (store.Backlog, error) { return p.pool.TenantBacklog(ctx, at, row) })
+func (p counting) FindTenant(ctx context.Context, at backend.Place, slug string) (*store.TenantRow, error) {
+	return value(p.c, "FindTenant", func() (*store.TenantRow, error) { return p.pool.FindTenant(ctx, at, slug) })
 }
 
-func (p counting) EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
-	return value(p.c, "EnsureStream", func() (fabric.StreamSeen, error) { return p.pool.EnsureStream(ctx, at, spec) })
+func (p counting) MoveTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to backend.Home) (bool, error) {
+	return value(p.c, "MoveTenant", func() (bool, error) { return p.pool.MoveTenant(ctx, at, id, from, to) })
 }
 
-func (p counting) EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error) {
-	return value(p.c, "EnsureDeadLetters", func() (fabric.StreamSeen, error) { return p.pool.EnsureDeadLetters(ctx, at, spec) })
+func (p counting) TenantUsage(ctx context.Context, at backend.Place, row store.TenantRow) (backend.Usage, error) {
+	return value(p.c, "TenantUsage", func() (backend.Usage, error) { return p.pool.TenantUsage(ctx, at, row) })
 }
 
-func (p counting) EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error) {
-	return value(p.c, "EnsureConsumer", func() (fabric.ConsumerSeen, error) { return p.pool.EnsureConsumer(ctx, at, spec) })
+func (p counting) EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec, adopt v1alpha1.AdoptionPolicy) (fabric.StreamSeen, error) {
+	return value(p.c, "EnsureStream", func() (fabric.StreamSeen, error) { return p.pool.EnsureStream(ctx, at, spec, adopt) })
+}
+
+func (p counting) EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec, adopt v1alpha1.AdoptionPolicy) (fabric.StreamSeen, error) {
+	return value(p.c, "EnsureDeadLetters", func() (fabric.StreamSeen, error) { return p.pool.EnsureDeadLetters(ctx, at, spec, adopt) })
+}
+
+func (p counting) EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec, adopt v1alpha1.AdoptionPolicy) (fabric.ConsumerSeen, error) {
+	return value(p.c, "EnsureConsumer", func() (fabric.ConsumerSeen, error) { return p.pool.EnsureConsumer(ctx, at, spec, adopt) })
 }
 
 func (p counting) RemoveStream(ctx context.Context, at backend.Place, name string) error {

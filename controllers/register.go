@@ -36,7 +36,8 @@ type Options struct {
 	Metrics *flow.Metrics
 	// Resync and Poll see flow.Frame; 0 means its default.
 	Resync, Poll time.Duration
-	// Concurrency is how many objects of each kind are looked at at once. Default 4, 8 and 4.
+	// Concurrency is how many objects of each kind are looked at at once; one server's tenants and streams take half at most.
+	// Default 4, 16 and 8.
 	Servers, Tenants, Streams int
 }
 
@@ -108,12 +109,14 @@ func (f forgetting) Reconcile(ctx context.Context, request reconcile.Request) (r
 func registerTenant(mgr manager.Manager, frame flow.Frame, kids kube.Children, o Options) error {
 	r, err := tenant.New(tenant.Options{
 		Frame: frame, Children: kids, Rand: rand.Reader, Now: time.Now, //nolint:forbidigo // the process's clock
-		Systems: tenant.Systems{Rows: o.Pool, Accounts: o.Pool, Logins: o.Pool},
+		Systems: tenant.Systems{Rows: o.Pool, Accounts: o.Pool, Logins: o.Pool, Homes: o.Pool},
 	})
 	if err != nil {
 		return err
 	}
-	return watchTenant(mgr, options(o.Tenants, 8), reconcile.AsReconciler(mgr.GetClient(), r), tenantsHear(o.Pool, mgr.GetClient()))
+	how := options(o.Tenants, 16)
+	fair := &flow.Fair[*v1alpha1.CompassTenant]{Next: r, Server: tenant.Server, Most: half(how)}
+	return watchTenant(mgr, how, reconcile.AsReconciler(mgr.GetClient(), fair), tenantsHear(o.Pool, mgr.GetClient()))
 }
 
 func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o Options) error {
@@ -124,8 +127,13 @@ func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	return watchStream(mgr, options(o.Streams, 4), reconcile.AsReconciler(mgr.GetClient(), r), streamsHear(o.Pool, mgr.GetClient()))
+	how := options(o.Streams, 8)
+	fair := &flow.Fair[*v1alpha1.DeliveryStream]{Next: r, Server: stream.Server, Most: half(how)}
+	return watchStream(mgr, how, reconcile.AsReconciler(mgr.GetClient(), fair), streamsHear(o.Pool, mgr.GetClient()))
 }
+
+// half of the places of a kind are what one server may take.
+func half(o controller.Options) int { return max(o.MaxConcurrentReconciles/2, 1) }
 
 func options(concurrency, standard int) controller.Options {
 	if concurrency <= 0 {

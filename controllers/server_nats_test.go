@@ -84,7 +84,7 @@ func TestThreeNATSServers(t *testing.T) {
 func (th thread) publish(t *testing.T, at string) (published func() int64, stop func() uint64) {
 	t.Helper()
 	spec := fabric.StreamSpec{Name: "big", Replicas: 3}
-	if _, err := th.pool.EnsureStream(t.Context(), th.place(t), spec); err != nil {
+	if _, err := th.pool.EnsureStream(t.Context(), th.place(t), spec, v1alpha1.AdoptionNever); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "nats.creds")
@@ -115,7 +115,7 @@ func (th thread) publish(t *testing.T, at string) (published func() int64, stop 
 	return count.Load, func() uint64 {
 		cancel()
 		<-done
-		seen, err := th.pool.EnsureStream(t.Context(), th.place(t), spec)
+		seen, err := th.pool.EnsureStream(t.Context(), th.place(t), spec, v1alpha1.AdoptionNever)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,6 +58,14 @@ func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 	for _, child := range children() {
 		b = b.Owns(child)
 	}
+	// A tenant publishes the way into a database of its own.
+	b = b.Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
+		labels := obj.GetLabels()
+		if labels[naming.LabelComponent] != naming.ComponentDatabase {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: labels[naming.LabelServer]}}}
+	}))
 	return b.Watches(&v1alpha1.DeliveryStream{}, counting()).WatchesRawSource(heard).Complete(r)
 }
 
@@ -144,7 +152,7 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 
 func serverHears(pool *backend.Pool) source.Source {
 	return hears(pool, func(_ context.Context, h backend.Heard) []reconcile.Request {
-		if h.Stream != "" {
+		if h.Stream != "" || h.Tenant != "" {
 			return nil
 		}
 		return []reconcile.Request{{NamespacedName: h.Server}}
@@ -156,14 +164,16 @@ func tenantsHear(pool *backend.Pool, c client.Client) source.Source {
 		if h.Stream != "" || h.Lost {
 			return nil
 		}
-		return tenantsAt(ctx, c, tenant.IndexServer, h.Server.String(), nil)
+		return tenantsAt(ctx, c, tenant.IndexServer, h.Server.String(), func(t *v1alpha1.CompassTenant) bool {
+			return h.Tenant == "" || h.Tenant == t.Status.TenantID
+		})
 	})
 }
 
 func streamsHear(pool *backend.Pool, c client.Client) source.Source {
 	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
 		switch {
-		case h.Lost:
+		case h.Lost, h.Tenant != "":
 			return nil
 		case h.Stream != "":
 			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: h.Server.Namespace, Name: h.Stream}}}
@@ -264,7 +274,7 @@ func authorities() predicate.Predicate {
 		if !ok {
 			return nil
 		}
-		return string(s.Data[backend.KeyCA])
+		return string(s.Data[backend.KeyCA]) + string(s.Data[backend.KeyDatabases])
 	})
 	return predicate.And(published, predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return e.Object.GetLabels()[naming.LabelServer] != "" },

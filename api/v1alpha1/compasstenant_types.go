@@ -13,6 +13,7 @@ import (
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.spec.serverRef.name`
 // +kubebuilder:printcolumn:name="Slug",type=string,JSONPath=`.status.slug`
 // +kubebuilder:printcolumn:name="Stream",type=string,JSONPath=`.status.stream`
+// +kubebuilder:printcolumn:name="Isolation",type=string,JSONPath=`.spec.isolation.mode`
 // +kubebuilder:printcolumn:name="Owed",type=integer,JSONPath=`.status.usage.owed`
 // +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.usage.deadLetters`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -53,6 +54,9 @@ type CompassTenantSpec struct {
 	DisplayName string `json:"displayName,omitempty"`
 	// +kubebuilder:default={}
 	// +optional
+	Isolation IsolationSpec `json:"isolation,omitempty"`
+	// +kubebuilder:default={}
+	// +optional
 	Limits TenantLimits `json:"limits,omitempty"`
 	// +kubebuilder:default={}
 	// +optional
@@ -63,6 +67,11 @@ type CompassTenantSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Credentials CredentialsSpec `json:"credentials,omitempty"`
+	// AdoptionPolicy says whether a tenant that is there already, made through the API or kept from an earlier object, may be
+	// moved to another database by being taken over. Taken over where it is it always is.
+	// +kubebuilder:default=Never
+	// +optional
+	AdoptionPolicy AdoptionPolicy `json:"adoptionPolicy,omitempty"`
 	// +kubebuilder:default=Repair
 	// +optional
 	Drift DriftPolicy `json:"drift,omitempty"`
@@ -70,6 +79,39 @@ type CompassTenantSpec struct {
 	// +kubebuilder:default=Retain
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// IsolationMode says in whose database a tenant lives.
+// +kubebuilder:validation:Enum=Shared;Dedicated
+type IsolationMode string
+
+const (
+	// IsolationShared is in the database of its server, with others. The default.
+	IsolationShared IsolationMode = "Shared"
+	// IsolationDedicated is in a database of its own, with the same schema, maybe on another Postgres.
+	IsolationDedicated IsolationMode = "Dedicated"
+)
+
+// IsolationSpec says where the tenant lives. An edit moves it, with everything that it has: see condition DatabaseReady.
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Dedicated') == has(self.dedicated)",message="spec.isolation.dedicated: with mode Dedicated, and only with it"
+// +kubebuilder:validation:XValidation:rule="!has(self.dedicated) || !has(oldSelf.dedicated) || self.dedicated.database == oldSelf.dedicated.database",message="spec.isolation.dedicated.database is immutable: move the tenant to Shared first"
+type IsolationSpec struct {
+	// +kubebuilder:default=Shared
+	// +optional
+	Mode IsolationMode `json:"mode,omitempty"`
+	// +optional
+	Dedicated *DedicatedSpec `json:"dedicated,omitempty"`
+}
+
+// DedicatedSpec is a database of the tenant's own.
+type DedicatedSpec struct {
+	// AdminSecretRef names a Secret in the tenant's namespace that opens the Postgres, with the keys that
+	// CompassServer.spec.database.adminSecretRef has. It is needed as long as the tenant lives there, and to move it back.
+	AdminSecretRef LocalReference `json:"adminSecretRef"`
+	// Database is made if it is absent.
+	// +kubebuilder:validation:Pattern=`^[a-z][a-z0-9_-]{0,52}$`
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('pg_') && !(self in ['postgres', 'template0', 'template1'])",message="spec.isolation.dedicated.database: a name that Postgres keeps for itself"
+	Database string `json:"database"`
 }
 
 // TenantNATS says what the tenant itself may do in NATS, with its own account.
@@ -196,8 +238,11 @@ type CompassTenantStatus struct {
 	Usage *TenantUsage `json:"usage,omitempty"`
 }
 
-// TenantUsage is what was not delivered to the tenant's recipients.
+// TenantUsage is what the tenant has, and what of it was not delivered to its recipients.
 type TenantUsage struct {
+	// Messages that are kept.
+	// +optional
+	Messages int64 `json:"messages,omitempty"`
 	// Owed deliveries: messages, mentions and answers that a recipient has not acknowledged.
 	Owed int64 `json:"owed"`
 	// DeadLetters: one for each message and recipient that was set aside.

@@ -76,10 +76,19 @@ const (
 	ReasonWaitingForSecret = "WaitingForSecret"
 	// ReasonWaitingForTenant: a named tenant does not exist.
 	ReasonWaitingForTenant = "WaitingForTenant"
+	// ReasonWaitingForRollout: the pods that serve a tenant have yet to take in the database that it shall live in.
+	ReasonWaitingForRollout = "WaitingForRollout"
+	// ReasonWaitingForMove: the tenant is being moved to another database; until it is there, what is written is refused with
+	// a word to try again, and nothing is lost.
+	ReasonWaitingForMove = "WaitingForMove"
+	// ReasonMoveFailed: a move did not end; the tenant goes on where it lives, and it is tried again.
+	ReasonMoveFailed = "MoveFailed"
 	// ReasonWaitingForDrain: a running worker has yet to let go of a tenant that moves.
 	ReasonWaitingForDrain = "WaitingForDrain"
 	// ReasonWaitingForPods: pods are not available yet.
 	ReasonWaitingForPods = "WaitingForPods"
+	// ReasonPodsFailed: a pod may not be made, or does not start; the message says which, and what to look at.
+	ReasonPodsFailed = "PodsFailed"
 	// ReasonWaitingForWriter: no worker holds the lease yet.
 	ReasonWaitingForWriter = "WaitingForWriter"
 	// ReasonWaitingForConsent: the server does not take tenants from this namespace.
@@ -119,7 +128,7 @@ const (
 	ReasonReservedSlug = "ReservedSlug"
 	// ReasonSlugConflict: another CompassTenant owns the slug.
 	ReasonSlugConflict = "SlugConflict"
-	// ReasonDatabaseConflict: another CompassServer owns the database.
+	// ReasonDatabaseConflict: somebody else keeps the database, or the tenant lives in another one; the message says what to do.
 	ReasonDatabaseConflict = "DatabaseConflict"
 	// ReasonTenantConflict: another DeliveryStream claims a tenant.
 	ReasonTenantConflict = "TenantConflict"

@@ -70,6 +70,11 @@ type DeliveryStreamSpec struct {
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
+	// AdoptionPolicy says what becomes of a stream or consumer in JetStream that has our name and not our mark. It is never
+	// made anew: what differs is changed, and where that cannot be, the condition says so.
+	// +kubebuilder:default=Never
+	// +optional
+	AdoptionPolicy AdoptionPolicy `json:"adoptionPolicy,omitempty"`
 	// +kubebuilder:default=Repair
 	// +optional
 	Drift DriftPolicy `json:"drift,omitempty"`
@@ -97,9 +102,14 @@ type TenantSelection struct {
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// StreamSpec shapes the JetStream stream of references: work queue, file storage, one replica.
+// StreamSpec shapes the JetStream stream of references: work queue, file storage.
 // +kubebuilder:validation:XValidation:rule="!has(self.duplicateWindow) || !has(self.maxAge) || duration(self.duplicateWindow) <= duration(self.maxAge)",message="spec.stream.duplicateWindow: not longer than spec.stream.maxAge"
 type StreamSpec struct {
+	// Replicas of stream, consumer and dead letters; NATS needs as many servers.
+	// +kubebuilder:validation:Enum=1;3
+	// +kubebuilder:default=1
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
 	// MaxAge of a reference. One that ages out costs latency: the floor tick finds what is owed.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="spec.stream.maxAge: at least 1m"
 	// +kubebuilder:validation:MaxLength=16

@@ -34,6 +34,19 @@ const (
 	DriftPolicyReport DriftPolicy = "Report"
 )
 
+// AdoptionPolicy says whether what is there already, and was made by somebody else, may be taken over.
+// +kubebuilder:validation:Enum=Never;IfUnowned;Force
+type AdoptionPolicy string
+
+const (
+	// AdoptionNever leaves alone what is there and not ours, and a condition says so. The default.
+	AdoptionNever AdoptionPolicy = "Never"
+	// AdoptionIfUnowned takes over what carries nobody's mark.
+	AdoptionIfUnowned AdoptionPolicy = "IfUnowned"
+	// AdoptionForce takes over also what somebody else marked as his.
+	AdoptionForce AdoptionPolicy = "Force"
+)
+
 // LocalReference names an object in the same namespace.
 type LocalReference struct {
 	// +kubebuilder:validation:MinLength=1

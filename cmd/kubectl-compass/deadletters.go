@@ -2,43 +2,34 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"text/tabwriter"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
-	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 )
 
 // letters are the flags of the commands about dead letters.
 type letters struct {
-	*plugin
-	server                      string
+	speaker
 	message, recipient, channel string
 	dryRun, yes                 bool
 }
 
 func (p *plugin) deadLettersCommand() *cobra.Command {
-	l := &letters{plugin: p}
+	l := &letters{speaker: speaker{plugin: p}}
 	root := &cobra.Command{Use: "dlq", Short: "Look at messages that were set aside, deliver them again, or give them up"}
-	root.PersistentFlags().StringVar(&l.server, "server", "",
-		"URL of the API; empty: the one in the tenant's Secret. From outside the cluster: kubectl port-forward, and https://127.0.0.1:PORT here")
-	list := &cobra.Command{Use: "list TENANT", Short: "All dead letters of a tenant", Args: cobra.ExactArgs(1), RunE: l.list}
-	show := &cobra.Command{Use: "show TENANT MESSAGE", Short: "The dead letters of one message", Args: cobra.ExactArgs(2), RunE: l.show}
-	replay := &cobra.Command{Use: "replay TENANT", Short: "Make them owed again, in the order of their positions", Args: cobra.ExactArgs(1), RunE: l.replay}
-	purge := &cobra.Command{Use: "purge TENANT", Short: "Give them up for their recipients, for good", Args: cobra.ExactArgs(1), RunE: l.purge}
+	l.flags(root.PersistentFlags())
+	list := &cobra.Command{Use: "list TENANT", Short: "All dead letters of a tenant", Args: exactly(1, "TENANT"), RunE: l.list}
+	show := &cobra.Command{Use: "show TENANT MESSAGE", Short: "The dead letters of one message", Args: exactly(2, "TENANT MESSAGE"), RunE: l.show}
+	replay := &cobra.Command{Use: "replay TENANT", Short: "Make them owed again, in the order of their positions", Args: exactly(1, "TENANT"), RunE: l.replay}
+	purge := &cobra.Command{Use: "purge TENANT", Short: "Give them up for their recipients, for good", Args: exactly(1, "TENANT"), RunE: l.purge}
 	for _, c := range []*cobra.Command{replay, purge} {
 		c.Flags().StringVar(&l.message, "message", "", "only this message")
 		c.Flags().StringVar(&l.recipient, "recipient", "", "only of this account")
@@ -50,50 +41,10 @@ func (p *plugin) deadLettersCommand() *cobra.Command {
 	return root
 }
 
-// admin is the API as the tenant's admin, with what the operator published for it.
+// admin is the part of the API for a tenant's admin.
 func (l *letters) admin(ctx context.Context, tenant string) (compassv1connect.AdminServiceClient, error) {
-	c, namespace, err := l.api()
-	if err != nil {
-		return nil, err
-	}
-	t := &v1alpha1.CompassTenant{}
-	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: tenant}, t); err != nil {
-		return nil, fmt.Errorf("read CompassTenant: %w", err)
-	}
-	if t.Status.Secrets.API == "" {
-		return nil, fmt.Errorf("tenant %s has no credentials yet: see kubectl compass status %s", tenant, tenant)
-	}
-	secret := &corev1.Secret{}
-	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: t.Status.Secrets.API}, secret); err != nil {
-		return nil, fmt.Errorf("read the tenant's Secret: %w", err)
-	}
-	return adminAt(l.server, secret.Data)
-}
-
-// adminAt verifies the certificate for the name in the Secret, wherever a forwarded port is.
-func adminAt(server string, data map[string][]byte) (compassv1connect.AdminServiceClient, error) {
-	at, err := url.Parse(string(data["url"]))
-	if err != nil || at.Host == "" {
-		return nil, errors.New("key url of the tenant's Secret is no URL")
-	}
-	name := at.Hostname()
-	if server == "" {
-		server = at.String()
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data["ca.crt"]) {
-		roots = nil
-	}
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-	}
-	bearer := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
-		return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-			request.Header().Set("Authorization", "Bearer "+string(data["token"]))
-			return next(ctx, request)
-		}
-	})
-	return compassv1connect.NewAdminServiceClient(&http.Client{Transport: transport}, server, connect.WithInterceptors(bearer)), nil
+	at, err := l.as(ctx, tenant)
+	return compassv1connect.NewAdminServiceClient(at.http, at.url), err
 }
 
 func (l *letters) filter() *compassv1.DeadLetterFilter {

@@ -45,7 +45,12 @@ func run(
 ) int {
 	p := &plugin{connect: connect}
 	root := &cobra.Command{
-		Use: "kubectl-compass", Short: "See and mend what the Compass operator runs", SilenceUsage: true, SilenceErrors: true,
+		Use: "kubectl-compass", Short: "See and mend what the Compass operator runs",
+		Long: "See and mend what the Compass operator runs. Begin with status for the tree of servers, streams and tenants, and with\n" +
+			"doctor for what is wrong and what to do. dlq, post and tail speak to the API as the tenant's admin.",
+		Example: "  kubectl compass status -n compass\n  kubectl compass doctor\n  kubectl compass explain NoStream\n" +
+			"  kubectl compass dlq list acme --server https://127.0.0.1:8443",
+		SilenceUsage: true, SilenceErrors: true,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl compass"},
 	}
 	root.SetArgs(args)
@@ -57,7 +62,7 @@ func run(
 	flags.StringVarP(&p.namespace, "namespace", "n", "", "namespace; empty: that of the context")
 	flags.DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for answers")
 	root.AddCommand(
-		p.statusCommand(), p.doctorCommand(), explainCommand(), p.tenantCommand(), p.deadLettersCommand(),
+		p.statusCommand(), p.doctorCommand(), explainCommand(), p.tenantCommand(), p.deadLettersCommand(), p.postCommand(), p.tailCommand(),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },

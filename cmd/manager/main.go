@@ -72,8 +72,8 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.DurationVar(&s.resync, "resync", 10*time.Minute, "how often what is well is looked at again, more or less")
 	f.DurationVar(&s.poll, "poll", 10*time.Second, "how often what is waited for is looked at again, more or less")
 	f.IntVar(&s.servers, "concurrent-servers", 4, "CompassServers looked at at once")
-	f.IntVar(&s.tenants, "concurrent-tenants", 8, "CompassTenants looked at at once")
-	f.IntVar(&s.streams, "concurrent-streams", 4, "DeliveryStreams looked at at once")
+	f.IntVar(&s.tenants, "concurrent-tenants", 16, "CompassTenants looked at at once; those of one server take half at most")
+	f.IntVar(&s.streams, "concurrent-streams", 8, "DeliveryStreams looked at at once; those of one server take half at most")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.BoolVar(&s.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/admin"
 )
 
-// DatabaseCAPath is where pods find what verifies Postgres.
-const DatabaseCAPath = "/etc/compass/databases/" + KeyDatabaseCA
+// dirDatabases is where pods find what opens the databases, and what verifies them.
+const dirDatabases = "/etc/compass/databases/"
 
 const (
 	defaultPostgresPort = "5432"
@@ -147,9 +147,9 @@ func (a Admin) dsn(caFile string) string {
 	return u.String()
 }
 
-// Logins are the connection strings of a database for pods, as config.Database has them. Those of the request path lead to
-// the pooler, if there is one.
-func (a Admin) Logins(database string, pass admin.Passwords, pooler *v1alpha1.PoolerSpec) (config.Database, error) {
+// Logins are the connection strings of the database of that number for pods, as config.Database has them. Those of the
+// request path lead to the pooler, if there is one.
+func (a Admin) Logins(number int, database string, pass admin.Passwords, pooler *v1alpha1.PoolerSpec) (config.Database, error) {
 	roles, err := naming.RolesOf(database)
 	if err != nil {
 		return config.Database{}, fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
@@ -159,12 +159,12 @@ func (a Admin) Logins(database string, pass admin.Passwords, pooler *v1alpha1.Po
 		u.User, u.Path = url.UserPassword(role, password), "/"+database
 		q := u.Query()
 		if len(a.ca) > 0 {
-			q.Set(paramRoot, DatabaseCAPath)
+			q.Set(paramRoot, dirDatabases+DatabaseCAFile(number))
 		}
 		u.RawQuery = q.Encode()
 		return u.String()
 	}
-	out := config.Database{ID: naming.DatabaseZero, Direct: login(roles.System, pass.System)}
+	out := config.Database{ID: number, Direct: login(roles.System, pass.System)}
 	if pooler != nil {
 		a.url.Host = net.JoinHostPort(pooler.Host, strconv.Itoa(int(pooler.Port)))
 	}

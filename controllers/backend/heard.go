@@ -14,6 +14,7 @@ import (
 type Heard struct {
 	Server client.ObjectKey
 	Stream string // the DeliveryStream; empty: everything, because NATS was away
+	Tenant string // id of the one whose move has ended; empty: none
 	Lost   bool   // NATS is away, or lets us in no more: only its own accounts can be looked at
 }
 

@@ -20,7 +20,6 @@ import (
 // Keys of the Secrets that the kinds and the pods share.
 const (
 	KeyDatabases   = "databases.yaml"    // in <name>-databases: config.LoadDatabases reads it
-	KeyDatabaseCA  = "ca.crt"            // in <name>-databases: verifies Postgres, where the admin's Secret has one
 	KeyCommandKeys = "command-keys.yaml" // in <name>-command-key: config.LoadCommandKeys reads it
 	KeyCreds       = "nats.creds"
 	KeyCA          = "ca.crt"
@@ -36,9 +35,10 @@ type Place struct {
 	Server client.ObjectKey
 	// Databases are the connection strings as pods have them.
 	Databases []config.Database
-	// DatabaseCA verifies Postgres; empty: the system's roots do, or nothing is verified, as the strings say.
-	DatabaseCA []byte
-	NATS       []string // URLs
+	// DatabaseCAs verify Postgres, by the name of the file that a string names. Where one names none, the system's roots do,
+	// or nothing is verified.
+	DatabaseCAs map[string][]byte
+	NATS        []string // URLs
 	// Servers of NATS that there are; each holds a copy of every account.
 	Servers int
 	// External opens somebody else's NATS; nil where it is our own, which Keys open.
@@ -103,7 +103,7 @@ func Resolve(ctx context.Context, c kube.Children, server *v1alpha1.CompassServe
 	if p.Databases, err = ParseDatabases(databases[KeyDatabases]); err != nil {
 		return Place{}, fmt.Errorf("read Secret %s/%s: %w", key.Namespace, names.Databases, err)
 	}
-	p.DatabaseCA = databases[KeyDatabaseCA]
+	p.DatabaseCAs = DatabaseCAs(databases)
 	made, missing, err := p.keys(ctx, c, server, names.Keys)
 	if fault.ReasonOf(err) != "" {
 		return Place{}, err

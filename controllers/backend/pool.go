@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +36,8 @@ type Options struct {
 	// Dial maps a NATS URL to others, for an operator that runs outside the cluster. Default: none.
 	Dial func(url string) []string
 	Now  func() time.Time // default time.Now
+	// Routes is how long a process may remember where a tenant lived; see move.Options.
+	Routes time.Duration
 }
 
 // Pool keeps a store and a NATS connection per CompassServer between passes, and makes a new one when what opens it has
@@ -44,6 +48,10 @@ type Pool struct {
 	dial func(string) []string
 	now  func() time.Time
 
+	routes  time.Duration
+	ended   context.Context //nolint:containedctx // of what goes on between passes; Close ends it
+	end     context.CancelFunc
+	movers  sync.WaitGroup
 	mu      sync.Mutex
 	servers map[client.ObjectKey]*held
 	ears    []chan event.TypedGenericEvent[Heard]
@@ -57,6 +65,7 @@ type held struct {
 
 	mu     sync.Mutex
 	probed string // what opened somebody else's NATS when it was found fit
+	moves  map[store.TenantID]*moving
 }
 
 // slot holds one thing that was opened with a key; another key closes it and opens anew.
@@ -98,7 +107,8 @@ func (s *slot[T]) end() {
 
 // NewPool opens nothing yet.
 func NewPool(o Options) *Pool {
-	p := &Pool{log: o.Log, dir: o.Dir, dial: o.Dial, now: o.Now, servers: map[client.ObjectKey]*held{}}
+	p := &Pool{log: o.Log, dir: o.Dir, dial: o.Dial, now: o.Now, routes: o.Routes, servers: map[client.ObjectKey]*held{}}
+	p.ended, p.end = context.WithCancel(context.Background()) // as long as the process, as its connections
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -136,8 +146,10 @@ func (p *Pool) Forget(server client.ObjectKey) {
 	}
 }
 
-// Close closes everything.
+// Close closes everything. A move that is under way is given up; whoever comes next finishes it.
 func (p *Pool) Close() {
+	p.end()
+	p.movers.Wait()
 	p.mu.Lock()
 	all := p.servers
 	p.servers = map[client.ObjectKey]*held{}
@@ -159,13 +171,17 @@ func (p *Pool) store(ctx context.Context, at Place) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.of(at.Server).stores.get(digest(rendered, at.DatabaseCA), func() (*store.Store, func(), error) {
-		ca, err := p.file(at.DatabaseCA)
-		if err != nil {
-			return nil, nil, err
-		}
+	mark := [][]byte{rendered}
+	for _, name := range slices.Sorted(maps.Keys(at.DatabaseCAs)) {
+		mark = append(mark, []byte(name), at.DatabaseCAs[name])
+	}
+	s, err := p.of(at.Server).stores.get(digest(mark...), func() (*store.Store, func(), error) {
 		var databases []store.Database
 		for _, d := range at.Databases {
+			ca, err := p.file(at.DatabaseCAs[DatabaseCAFile(d.ID)])
+			if err != nil {
+				return nil, nil, err
+			}
 			databases = append(databases, store.Database{
 				ID: d.ID, App: withCA(d.App, ca), System: withCA(d.System, ca), Provision: withCA(d.Provision, ca), Direct: withCA(d.Direct, ca),
 			})

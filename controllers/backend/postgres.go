@@ -33,6 +33,11 @@ func (p *Pool) EnsureDatabase(ctx context.Context, at Admin, owner string, spec 
 	if at.drift.Reporting() {
 		return at.compare(ctx, a, spec)
 	}
+	if spec.MustExist {
+		if err := at.mustExist(ctx, a, spec.Database); err != nil {
+			return admin.Observation{}, err
+		}
+	}
 	if err := a.Claim(ctx, spec.Database, owner); err != nil {
 		return admin.Observation{}, at.interpret(err)
 	}
@@ -44,6 +49,16 @@ func (p *Pool) EnsureDatabase(ctx context.Context, at Admin, owner string, spec 
 		at.drift.Wrote("database "+spec.Database, seen.Changed...)
 	}
 	return seen, at.interpret(err)
+}
+
+// mustExist looks before anything is written, roles among it.
+func (a Admin) mustExist(ctx context.Context, through *admin.Admin, database string) error {
+	seen, err := through.Observe(ctx, database)
+	if err != nil || seen.Exists {
+		return a.interpret(err)
+	}
+	return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("the tenant lives in database %s, and Postgres at %s has none of that name: "+
+		"correct Secret %s, or restore the database there", database, a, a.secret))
 }
 
 // compare only looks, for a server whose drift is to be reported.
@@ -182,7 +197,7 @@ func (a Admin) interpret(err error) error {
 		return nil
 	case isClaimed:
 		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("the database is kept by CompassServer %s: choose another "+
-			"spec.database.name, or, if that one is gone, run: %s", claimed.By, claimed.Release))
+			"name, or, if that one is gone, run: %s", claimed.By, claimed.Release))
 	case errors.Is(err, admin.ErrUnreadable):
 		return a.unreadable()
 	case errors.Is(err, admin.ErrForeign):

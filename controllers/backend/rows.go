@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
@@ -118,6 +119,19 @@ func (p *Pool) CountTenants(ctx context.Context, at Place) (int64, error) {
 	return n, interpretStore(err)
 }
 
+// FindTenant finds the tenant's row; nil where there is none.
+func (p *Pool) FindTenant(ctx context.Context, at Place, slug string) (*store.TenantRow, error) {
+	s, err := p.store(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	row, err := s.TenantBySlug(ctx, slug)
+	if errors.Is(err, store.ErrNotFound) || err == nil && row.Database < 0 { // or half made
+		return nil, nil
+	}
+	return &row, interpretStore(err)
+}
+
 // EnsureTenant makes or finds the tenant's row.
 func (p *Pool) EnsureTenant(ctx context.Context, at Place, want store.TenantRow) (store.TenantRow, error) {
 	s, err := p.store(ctx, at)
@@ -228,15 +242,51 @@ func (p *Pool) Backlog(ctx context.Context, at Place, stream string) (store.Back
 		return store.Backlog{}, err
 	}
 	b, err := s.StreamBacklog(ctx, store.SweepQuery{Stream: stream})
-	return b, interpretStore(err)
+	if err != nil {
+		return b, interpretStore(err)
+	}
+	p.addOthers(ctx, s, stream, &b)
+	return b, nil
 }
 
-// TenantBacklog counts the same of one tenant.
-func (p *Pool) TenantBacklog(ctx context.Context, at Place, row store.TenantRow) (store.Backlog, error) {
+// addOthers adds what tenants with databases of their own have not been delivered. One that is away is its tenant's concern,
+// whose status says so; nobody waits for it.
+func (p *Pool) addOthers(ctx context.Context, s *store.Store, stream string, sum *store.Backlog) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for _, id := range s.DatabaseIDs()[1:] {
+		all.Go(func() {
+			of, err := s.StreamBacklog(ctx, store.SweepQuery{Database: id, Stream: stream})
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sum.Owed, sum.Pending, sum.Held, sum.DeadLetters = sum.Owed+of.Owed, sum.Pending+of.Pending, sum.Held+of.Held, sum.DeadLetters+of.DeadLetters
+		})
+	}
+	all.Wait()
+}
+
+// Usage is what a tenant has, and what of it was not delivered.
+type Usage struct {
+	Messages    int64 // at most store.CountedMost
+	Owed        int64
+	DeadLetters int64
+}
+
+// TenantUsage counts it.
+func (p *Pool) TenantUsage(ctx context.Context, at Place, row store.TenantRow) (Usage, error) {
 	s, err := p.store(ctx, at)
 	if err != nil {
-		return store.Backlog{}, err
+		return Usage{}, err
 	}
-	b, err := s.StreamBacklog(ctx, store.SweepQuery{Stream: row.Stream, Tenant: row.ID})
-	return b, interpretStore(err)
+	messages, err := s.CountMessages(store.WithTenant(ctx, row.ID))
+	if err != nil {
+		return Usage{}, interpretStore(err)
+	}
+	b, err := s.StreamBacklog(ctx, store.SweepQuery{Database: row.Database, Stream: row.Stream, Tenant: row.ID})
+	return Usage{Messages: messages, Owed: b.Owed + b.Pending, DeadLetters: b.DeadLetters}, interpretStore(err)
 }

@@ -2,10 +2,8 @@ package server
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
-	"io"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,15 +11,8 @@ import (
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/config"
 	"github.com/rigelbuild/compass-operator/internal/kube"
+	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/store/admin"
-)
-
-// Keys of <name>-databases beside those that pods read.
-const (
-	keyPasswordApp       = "app.password"
-	keyPasswordSystem    = "system.password"
-	keyPasswordProvision = "provision.password"
-	passwordBytes        = 24
 )
 
 // ensureDatabase makes database and roles. Passwords are stored before they are used, so that a crash in between costs
@@ -34,7 +25,7 @@ func (r *Reconciler) ensureDatabase(ctx context.Context, s *scope) (err error) {
 	secret := s.secret(s.names.Databases)
 	var refused error
 	kept, err := kube.Keep(ctx, s.kids, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
-		missing, err := missingPasswords(have, r.Rand)
+		missing, err := backend.MissingPasswords(have, r.Rand)
 		if err == nil && len(missing) > 0 { // for a Postgres that lets nobody in there is nothing to make
 			_, refused = r.Systems.Databases.Observe(ctx, s.admin, spec.Name)
 		}
@@ -46,31 +37,33 @@ func (r *Reconciler) ensureDatabase(ctx context.Context, s *scope) (err error) {
 	case err != nil:
 		return err
 	}
-	passwords := admin.Passwords{
-		App: string(kept[keyPasswordApp]), System: string(kept[keyPasswordSystem]), Provision: string(kept[keyPasswordProvision]),
-	}
+	passwords := backend.Passwords(kept)
 	seen, err := r.Systems.Databases.EnsureDatabase(ctx, s.admin, backend.Owner(s.key), admin.Spec{Database: spec.Name, Passwords: passwords})
 	if err != nil {
 		return err
 	}
 	s.database = &seen
-	logins, err := s.admin.Logins(spec.Name, passwords, spec.Pooler)
+	logins, err := s.admin.Logins(naming.DatabaseZero, spec.Name, passwords, spec.Pooler)
 	if err != nil {
 		return err
 	}
-	rendered, err := backend.RenderDatabases([]config.Database{logins})
+	// Those of tenants of their own come with their Secrets.
+	others, cas, err := backend.Homes(ctx, s.kids, s.key)
 	if err != nil {
 		return err
 	}
-	secret.Data = map[string][]byte{
-		keyPasswordApp: kept[keyPasswordApp], keyPasswordSystem: kept[keyPasswordSystem], keyPasswordProvision: kept[keyPasswordProvision],
-		backend.KeyDatabases: rendered,
+	rendered, err := backend.RenderDatabases(append([]config.Database{logins}, others...))
+	if err != nil {
+		return err
 	}
 	if ca := s.admin.CA(); len(ca) > 0 {
-		secret.Data[backend.KeyDatabaseCA] = ca
+		cas[backend.DatabaseCAFile(naming.DatabaseZero)] = ca
 	}
+	secret.Data = backend.PasswordKeys(kept)
+	secret.Data[backend.KeyDatabases] = rendered
+	maps.Copy(secret.Data, cas)
 	_, err = kube.Apply(ctx, s.kids, s.server, secret)
-	s.logins = rendered
+	s.logins, s.databaseCAs = rendered, cas
 	return err
 }
 
@@ -81,22 +74,6 @@ func (r *Reconciler) ensureSchema(ctx context.Context, s *scope) error {
 		s.schema = &status
 	}
 	return err
-}
-
-// missingPasswords makes those that are not there yet.
-func missingPasswords(have map[string][]byte, rand io.Reader) (map[string][]byte, error) {
-	missing := map[string][]byte{}
-	for _, key := range []string{keyPasswordApp, keyPasswordSystem, keyPasswordProvision} {
-		if len(have[key]) > 0 {
-			continue
-		}
-		raw := make([]byte, passwordBytes)
-		if _, err := io.ReadFull(rand, raw); err != nil {
-			return nil, fmt.Errorf("make password: %w", err)
-		}
-		missing[key] = []byte(base64.RawURLEncoding.EncodeToString(raw))
-	}
-	return missing, nil
 }
 
 // secret is an empty Secret of this server's.

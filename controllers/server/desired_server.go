@@ -1,6 +1,9 @@
 package server
 
 import (
+	"maps"
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -101,11 +104,7 @@ func (s *scope) serverDeployment(images kube.Images, hash string) *appsv1.Deploy
 
 // databaseFiles are the keys of <name>-databases that a Server may read: not the bare passwords.
 func (s *scope) databaseFiles() []string {
-	files := []string{backend.KeyDatabases}
-	if len(s.admin.CA()) > 0 {
-		files = append(files, backend.KeyDatabaseCA)
-	}
-	return files
+	return append([]string{backend.KeyDatabases}, slices.Sorted(maps.Keys(s.databaseCAs))...)
 }
 
 // tlsSecret is where the Servers' certificate is.

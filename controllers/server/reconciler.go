@@ -60,25 +60,26 @@ type scope struct {
 	names  naming.ServerChildren
 	kids   kube.Children
 
-	admin     backend.Admin
-	logins    []byte // connection strings, as <name>-databases has them
-	database  *admin.Observation
-	schema    *schema.Status
-	identity  *identity
-	nats      *backend.NATSSeen
-	ca        authority
-	looked    bool // tenants and streams were counted
-	tenants   int64
-	streams   int32
-	deployed  bool // the Deployment is as wanted
-	available int32
-	stuck     string // what keeps newer pods from taking the place of those that are available
+	admin       backend.Admin
+	logins      []byte // connection strings, as <name>-databases has them
+	databaseCAs map[string][]byte
+	database    *admin.Observation
+	schema      *schema.Status
+	identity    *identity
+	nats        *backend.NATSSeen
+	ca          authority
+	looked      bool // tenants and streams were counted
+	tenants     int64
+	streams     int32
+	deployed    bool // the Deployment is as wanted
+	available   int32
+	stuck       string // what keeps newer pods from taking the place of those that are available
 }
 
 // place is where the server's systems are, as far as this pass knows.
 func (s *scope) place() (backend.Place, error) {
 	p := backend.Place{
-		Server: s.key, Drift: s.kids.Drift, DatabaseCA: s.admin.CA(), NATS: []string{backend.NATSURL(s.key, s.names.NATS)},
+		Server: s.key, Drift: s.kids.Drift, DatabaseCAs: s.databaseCAs, NATS: []string{backend.NATSURL(s.key, s.names.NATS)},
 		Endpoint: backend.Endpoint(s.key, s.names.Server), CA: s.ca.certificate,
 	}
 	p.Servers = int(s.server.NATSServers())

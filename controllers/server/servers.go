@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/kube"
 	"github.com/rigelbuild/compass-operator/internal/naming"
@@ -44,6 +45,7 @@ func (r *Reconciler) ensureServers(ctx context.Context, s *scope) error {
 		return err
 	}
 	want := s.serverDeployment(r.Images, kube.Hash(string(text), string(s.logins)))
+	want.Annotations = map[string]string{naming.AnnotationDatabases: backend.Numbers(at.Databases)}
 	if err := s.leaveScale(ctx, want); err != nil {
 		return err
 	}

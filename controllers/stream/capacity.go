@@ -15,6 +15,30 @@ import (
 // refSize is about what one reference takes in a stream, with its headers.
 const refSize = 512
 
+// admit sees that there is to be a queue, and room for it.
+func (r *Reconciler) admit(ctx context.Context, s *scope) error {
+	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	if err := s.mustBeFirst(ctx); err != nil {
+		return err
+	}
+	if n := s.spec.Replicas; s.at.Servers > 0 && n > s.at.Servers {
+		return fault.Waiting(v1alpha1.ReasonInvalidSpec, fmt.Sprintf("spec.stream.replicas is %d, and NATS has servers: %d: lower it, or give NATS more",
+			n, s.at.Servers))
+	}
+	return r.mustFit(ctx, s)
+}
+
+// mustBeFirst: a second stream with all has nobody to deliver for, and gets no queue and no worker.
+func (s *scope) mustBeFirst(ctx context.Context) error {
+	siblings, err := s.siblings(ctx)
+	if err != nil {
+		return err
+	}
+	return claimsOf(siblings, nil).mustBeFirst(s.stream)
+}
+
 // mustFit: JetStream reserves what a stream may hold, and refuses one for which the volume has no room left.
 func (r *Reconciler) mustFit(ctx context.Context, s *scope) error {
 	if s.server.ExternalNATS() != nil {

@@ -3,7 +3,9 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -41,7 +43,7 @@ func desireStream(d *v1alpha1.DeliveryStream) (fabric.StreamSpec, error) {
 	spec := d.Spec
 	var ds durations
 	out := fabric.StreamSpec{
-		Name: d.Name, Replicas: 1, MaxAge: ds.parse("spec.stream.maxAge", spec.Stream.MaxAge), MaxBytes: spec.Stream.MaxBytes.Value(),
+		Name: d.Name, Replicas: max(int(spec.Stream.Replicas), 1), MaxAge: ds.parse("spec.stream.maxAge", spec.Stream.MaxAge), MaxBytes: spec.Stream.MaxBytes.Value(),
 		DuplicateWindow: ds.parse("spec.stream.duplicateWindow", spec.Stream.DuplicateWindow), MaxPerTenant: spec.Stream.PerTenant.MaxMessages,
 		AckWait: ds.parse("spec.delivery.ackWait", spec.Delivery.AckWait), MaxAckPending: int(spec.Delivery.MaxAckPending),
 		DeadMaxAge: ds.parse("spec.deadLetter.maxAge", spec.DeadLetter.MaxAge), DeadMaxBytes: spec.DeadLetter.MaxBytes.Value(),
@@ -137,10 +139,7 @@ func (s *scope) workerDeployment(images kube.Images, commandKey, hash string) *a
 		replicas = 0
 	}
 	labels := kube.Labels(naming.LabelStream, s.key.Name, naming.ComponentDelivery)
-	files := []string{backend.KeyDatabases}
-	if len(s.at.DatabaseCA) > 0 {
-		files = append(files, backend.KeyDatabaseCA)
-	}
+	files := append([]string{backend.KeyDatabases}, slices.Sorted(maps.Keys(s.at.DatabaseCAs))...)
 	return &appsv1.Deployment{
 		ObjectMeta: s.meta(naming.ComponentDelivery),
 		Spec: appsv1.DeploymentSpec{

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
+	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
@@ -123,6 +125,15 @@ func (c claims) wants(stream, slug string) bool {
 }
 
 func (c claims) wantedByAnybody(slug string) bool { return len(c.named[slug]) > 0 || len(c.all) > 0 }
+
+// mustBeFirst refuses a stream with all that is not the oldest of them.
+func (c claims) mustBeFirst(self *v1alpha1.DeliveryStream) error {
+	if !self.Spec.Tenants.All || len(c.all) == 0 || c.all[0] == self.Name {
+		return nil
+	}
+	return fault.Waiting(v1alpha1.ReasonTenantConflict,
+		fmt.Sprintf("DeliveryStream %s carries all tenants already and is older: name tenants in this one, or delete one of the two", c.all[0]))
+}
 
 // MayClaim reports whether a stream could want a tenant of that slug and those labels.
 func MayClaim(d *v1alpha1.DeliveryStream, slug string, set labels.Set) bool {

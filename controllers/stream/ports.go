@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -27,11 +28,12 @@ type leases interface {
 	Backlog(ctx context.Context, at backend.Place, stream string) (store.Backlog, error)
 }
 
-// streams are JetStream's. Each call observes, writes a difference, and returns what is then seen.
+// streams are JetStream's. Each call observes, writes a difference, and returns what is then seen. What has our name and not
+// our mark is taken over as the policy says.
 type streams interface {
-	EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error)
-	EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.StreamSeen, error)
-	EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec) (fabric.ConsumerSeen, error)
+	EnsureStream(ctx context.Context, at backend.Place, spec fabric.StreamSpec, adopt v1alpha1.AdoptionPolicy) (fabric.StreamSeen, error)
+	EnsureDeadLetters(ctx context.Context, at backend.Place, spec fabric.StreamSpec, adopt v1alpha1.AdoptionPolicy) (fabric.StreamSeen, error)
+	EnsureConsumer(ctx context.Context, at backend.Place, spec fabric.StreamSpec, adopt v1alpha1.AdoptionPolicy) (fabric.ConsumerSeen, error)
 	// RemoveStream deletes all three. Absent is success.
 	RemoveStream(ctx context.Context, at backend.Place, name string) error
 }

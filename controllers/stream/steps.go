@@ -2,13 +2,13 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,10 +48,10 @@ func (r *Reconciler) placeTenants(ctx context.Context, s *scope) error {
 		p.stayWithOthers()
 	}
 	waits, err := r.move(ctx, s, &p)
+	s.placed = &p.mine
 	if err != nil {
 		return err
 	}
-	s.placed = &p.mine
 	return unplaced(p, waits, claims, s.stream)
 }
 
@@ -88,37 +88,30 @@ func (s *scope) tagged(ctx context.Context, siblings []v1alpha1.DeliveryStream) 
 // move carries out a plan and returns whom running workers have not let go of yet.
 func (r *Reconciler) move(ctx context.Context, s *scope, p *plan) (waits []string, err error) {
 	held := map[string]*store.LeaseSeen{}
-	for _, t := range p.take {
+	hand := func(t store.TenantRow, to string) (moved bool, err error) {
 		free, err := r.letGo(ctx, s, t, held)
 		if err != nil {
-			return waits, err
+			return false, err
 		}
 		if !free {
 			waits = append(waits, t.Slug)
-			continue
+			return false, nil
 		}
-		moved, err := r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, s.key.Name)
-		if err != nil {
-			return waits, err
-		}
+		return r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, to)
+	}
+	var errs []error // one that cannot be handed over, maybe because its own database is away, keeps no other waiting
+	for _, t := range p.take {
+		moved, err := hand(t, s.key.Name)
 		if moved {
 			p.mine++
 		}
+		errs = append(errs, err)
 	}
 	for _, t := range p.release {
-		free, err := r.letGo(ctx, s, t, held)
-		if err != nil {
-			return waits, err
-		}
-		if !free {
-			waits = append(waits, t.Slug)
-			continue
-		}
-		if _, err := r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, ""); err != nil {
-			return waits, err
-		}
+		_, err := hand(t, "")
+		errs = append(errs, err)
 	}
-	return waits, nil
+	return waits, errors.Join(errs...)
 }
 
 // letGo reports whether a tenant may change hands: nobody has it, its worker has said that it sends nothing more for it,
@@ -145,9 +138,8 @@ func (r *Reconciler) letGo(ctx context.Context, s *scope, t store.TenantRow, hel
 
 // unplaced says whom the stream should carry and does not.
 func unplaced(p plan, waits []string, claims claims, self *v1alpha1.DeliveryStream) error {
-	if first := claims.all; self.Spec.Tenants.All && len(first) > 0 && first[0] != self.Name {
-		return fault.Waiting(v1alpha1.ReasonTenantConflict,
-			fmt.Sprintf("DeliveryStream %s carries all tenants already and is older: name tenants in this one, or delete one of the two", first[0]))
+	if err := claims.mustBeFirst(self); err != nil {
+		return err
 	}
 	if len(p.conflicts) > 0 {
 		c := p.conflicts[0]
@@ -176,29 +168,23 @@ func list(names []string) string {
 }
 
 func (r *Reconciler) ensureStream(ctx context.Context, s *scope) error {
-	if err := r.resolve(ctx, s); err != nil {
+	if err := r.admit(ctx, s); err != nil {
 		return err
 	}
-	if err := r.mustFit(ctx, s); err != nil {
-		return err
-	}
-	_, err := r.Systems.Streams.EnsureStream(ctx, s.at, s.spec)
+	_, err := r.Systems.Streams.EnsureStream(ctx, s.at, s.spec, s.stream.Spec.AdoptionPolicy)
 	return err
 }
 
 func (r *Reconciler) ensureDeadLetters(ctx context.Context, s *scope) error {
-	if err := r.resolve(ctx, s); err != nil {
+	if err := r.admit(ctx, s); err != nil {
 		return err
 	}
-	if err := r.mustFit(ctx, s); err != nil {
-		return err
-	}
-	_, err := r.Systems.Streams.EnsureDeadLetters(ctx, s.at, s.spec)
+	_, err := r.Systems.Streams.EnsureDeadLetters(ctx, s.at, s.spec, s.stream.Spec.AdoptionPolicy)
 	return err
 }
 
 func (r *Reconciler) ensureConsumer(ctx context.Context, s *scope) error {
-	seen, err := r.Systems.Streams.EnsureConsumer(ctx, s.at, s.spec)
+	seen, err := r.Systems.Streams.EnsureConsumer(ctx, s.at, s.spec, s.stream.Spec.AdoptionPolicy)
 	if err != nil {
 		return err
 	}
@@ -209,6 +195,9 @@ func (r *Reconciler) ensureConsumer(ctx context.Context, s *scope) error {
 // ensureWorker runs the one worker, with a NATS user of its own and without the right to make tenants.
 func (r *Reconciler) ensureWorker(ctx context.Context, s *scope) error {
 	if err := r.resolve(ctx, s); err != nil {
+		return err
+	}
+	if err := r.mustHaveWork(ctx, s); err != nil {
 		return err
 	}
 	server, err := naming.ServerChildrenOf(s.server.Name)
@@ -232,10 +221,24 @@ func (r *Reconciler) ensureWorker(ctx context.Context, s *scope) error {
 	if _, err := kube.Apply(ctx, s.kids, s.stream, s.workerDoors()); err != nil {
 		return err
 	}
-	if err := r.applyWorker(ctx, s, s.workerDeployment(r.Images, server.CommandKey, kube.Hash(string(text), string(databases)))); err != nil {
+	worker := s.workerDeployment(r.Images, server.CommandKey, kube.Hash(string(text), string(databases)))
+	worker.Annotations = map[string]string{naming.AnnotationDatabases: backend.Numbers(s.at.Databases)}
+	if err := r.applyWorker(ctx, s, worker); err != nil {
 		return err
 	}
 	return s.judgeWorker()
+}
+
+// mustHaveWork refuses a worker to who is not the first, and takes away the one from when it was.
+func (r *Reconciler) mustHaveWork(ctx context.Context, s *scope) error {
+	refused := s.mustBeFirst(ctx)
+	if refused == nil || s.placed == nil || *s.placed > 0 {
+		return refused
+	}
+	if err := r.removeWorker(ctx, s); err != nil {
+		return err
+	}
+	return refused
 }
 
 // ensureSecret makes what the worker enters Postgres and NATS with. The NATS user is made once.
@@ -255,9 +258,7 @@ func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []by
 	}
 	secret := s.workerSecret()
 	secret.Data = map[string][]byte{backend.KeyCreds: kept[backend.KeyCreds], backend.KeyDatabases: databases}
-	if len(s.at.DatabaseCA) > 0 {
-		secret.Data[backend.KeyDatabaseCA] = s.at.DatabaseCA
-	}
+	maps.Copy(secret.Data, s.at.DatabaseCAs)
 	if len(s.at.NATSCA) > 0 {
 		secret.Data[keyNATSCA] = s.at.NATSCA
 	}
@@ -268,23 +269,29 @@ func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []by
 // judgeWorker judges what the Deployment says of the newest generation.
 func (s *scope) judgeWorker() error {
 	dep := s.deployment
-	waits := fault.Waiting(v1alpha1.ReasonWaitingForPods, fmt.Sprintf("the worker is starting: kubectl -n %s describe pods -l %s=%s,%s=%s",
-		dep.Namespace, naming.LabelComponent, naming.ComponentDelivery, naming.LabelStream, s.key.Name))
 	if dep.Status.ObservedGeneration < dep.Generation {
-		return waits
+		return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is starting: "+s.describePods())
 	}
-	for _, c := range dep.Status.Conditions {
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			return fault.Waiting(v1alpha1.ReasonWaitingForPods, "no pod can be made: "+strings.TrimSpace(c.Message))
-		}
-	}
-	if !s.stream.Spec.Suspend && dep.Status.AvailableReplicas < 1 {
-		return waits
-	}
-	if s.stream.Spec.Suspend && dep.Status.Replicas > 0 {
+	why, refused := kube.Stuck(dep)
+	switch {
+	case s.stream.Spec.Suspend && dep.Status.Replicas > 0:
 		return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is stopping")
+	case s.stream.Spec.Suspend || why == "" && dep.Status.AvailableReplicas > 0:
+		return nil
+	case refused:
+		return fault.Waiting(v1alpha1.ReasonPodsFailed, "the worker's pod may not be made, by a quota or a policy of its namespace: raise that, or "+
+			"change spec.worker.resources or spec.worker.pod: "+why)
+	case why != "":
+		return fault.Waiting(v1alpha1.ReasonPodsFailed, "the worker's pod does not start ("+why+"): correct the CompassServer's spec.image, or "+
+			"spec.worker.resources or spec.worker.pod here, if they are the cause that this shows: "+s.describePods())
 	}
-	return nil
+	return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is starting: "+s.describePods())
+}
+
+// describePods is how a person looks at the worker's pod.
+func (s *scope) describePods() string {
+	return fmt.Sprintf("kubectl -n %s describe pods -l %s=%s,%s=%s",
+		s.key.Namespace, naming.LabelComponent, naming.ComponentDelivery, naming.LabelStream, s.key.Name)
 }
 
 // judgeWriter tells who holds the lease, and what the figures are.

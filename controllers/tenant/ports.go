@@ -7,6 +7,8 @@ import (
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/store"
+	"github.com/rigelbuild/compass-operator/internal/store/admin"
+	"github.com/rigelbuild/compass-operator/internal/store/schema"
 )
 
 // tokens open the tenant's admin account.
@@ -19,13 +21,25 @@ type tokens interface {
 	RevokeToken(ctx context.Context, at backend.Place, tenant store.TenantID, token string) error
 }
 
+// homes are databases of tenants' own, and the way there and back.
+type homes interface {
+	EnsureDatabase(ctx context.Context, at backend.Admin, owner string, spec admin.Spec) (admin.Observation, error)
+	Migrate(ctx context.Context, at backend.Admin, database string) (schema.Status, error)
+	// RemoveDatabase drops what is owner's. Absent is success.
+	RemoveDatabase(ctx context.Context, at backend.Admin, owner, database string) error
+	// MoveTenant is to be called until done; an earlier one that was cut off is gone on with.
+	MoveTenant(ctx context.Context, at backend.Place, tenant store.TenantID, from, to backend.Home) (done bool, err error)
+}
+
 // rows are a tenant's rows in its server's database. Errors are faults, ready for a condition.
 type rows interface {
+	// FindTenant finds the tenant's row by its slug; nil where there is none.
+	FindTenant(ctx context.Context, at backend.Place, slug string) (*store.TenantRow, error)
 	// EnsureTenant makes or finds the tenant's row, by its slug.
 	EnsureTenant(ctx context.Context, at backend.Place, want store.TenantRow) (store.TenantRow, error)
 	tokens
-	// TenantBacklog counts what is not delivered.
-	TenantBacklog(ctx context.Context, at backend.Place, row store.TenantRow) (store.Backlog, error)
+	// TenantUsage counts what it has, and what of it is not delivered.
+	TenantUsage(ctx context.Context, at backend.Place, row store.TenantRow) (backend.Usage, error)
 	// RemoveTenant purges the tenant with everything that it has. Absent is success.
 	RemoveTenant(ctx context.Context, at backend.Place, slug string) error
 }

@@ -36,6 +36,7 @@ type Systems struct {
 	Rows     rows
 	Accounts accounts
 	Logins   logins
+	Homes    homes
 }
 
 // Options of a Reconciler. All are required.
@@ -55,7 +56,7 @@ type Reconciler struct {
 
 // New checks the options.
 func New(o Options) (*Reconciler, error) {
-	if o.Systems.Rows == nil || o.Systems.Accounts == nil || o.Systems.Logins == nil || o.Children.Client == nil || o.Children.Live == nil ||
+	if o.Systems.Rows == nil || o.Systems.Accounts == nil || o.Systems.Logins == nil || o.Systems.Homes == nil || o.Children.Client == nil || o.Children.Live == nil ||
 		o.Frame.Client == nil || o.Rand == nil || o.Now == nil {
 		return nil, errors.New("tenant reconciler: an option is missing")
 	}
@@ -80,7 +81,8 @@ type scope struct {
 	life    backend.TokenLife
 	sql     bool // published
 	tap     bool // published
-	backlog *store.Backlog
+	usage   *backend.Usage
+	home    *home // seen whole in this pass
 }
 
 // Server is where the tenant's server is.
@@ -106,7 +108,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, tenant *v1alpha1.CompassTena
 		return res, nil
 	}
 	if p.Deleting() {
-		return res, p.Teardown(ctx, r.removeAccount, r.removeSQL, r.removeRow, r.removeKeys)
+		return res, p.Teardown(ctx, r.removeAccount, r.removeSQL, r.removeRow, r.removeHome, r.removeKeys)
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
 		return res, err
@@ -122,5 +124,7 @@ func (r *Reconciler) steps() []flow.Step[scope] {
 		{Condition: v1alpha1.ConditionAccountReady, Needs: row, Run: r.ensureAccount},
 		{Condition: v1alpha1.ConditionCredentialsReady, Needs: row, Run: r.ensureCredentials},
 		{Condition: v1alpha1.ConditionDelivering, Needs: row, Run: r.judgeDelivery},
+		// Last, so that a database of its own which is not there yet keeps nothing waiting that works where the tenant lives.
+		{Condition: v1alpha1.ConditionDatabaseReady, Needs: accepted, Run: r.settleHome},
 	}
 }

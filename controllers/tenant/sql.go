@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
@@ -50,19 +49,19 @@ func (r *Reconciler) giveSQL(ctx context.Context, s *scope, kept map[string][]by
 			return err
 		}
 	}
-	by, err := s.admin(ctx)
+	at, err := s.lives(ctx)
 	if err != nil {
 		return err
 	}
 	login := backend.Login{
-		Tenant: s.row.ID, Database: s.server.Spec.Database.Name, Password: string(kept[keySQLPassword]),
+		Tenant: s.row.ID, Database: at.Database, Password: string(kept[keySQLPassword]),
 		Connections: int(s.tenant.Spec.SQLAccess.Connections),
 	}
-	if err := r.Systems.Logins.EnsureLogin(ctx, s.at, by, login); err != nil {
+	if err := r.Systems.Logins.EnsureLogin(ctx, s.at, at.By, login); err != nil {
 		return err
 	}
 	secret := s.secret(s.names.SQL)
-	if secret.Data, err = login.Binding(by); err != nil {
+	if secret.Data, err = login.Binding(at.By); err != nil {
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
 	}
 	secret.Type = corev1.SecretType("servicebinding.io/postgresql")
@@ -85,17 +84,26 @@ func (r *Reconciler) takeSQL(ctx context.Context, s *scope) error {
 	return err
 }
 
+// removeLogin ends the login wherever the tenant may have one: a move that was cut off leaves two.
 func (r *Reconciler) removeLogin(ctx context.Context, s *scope) error {
-	by, err := s.admin(ctx)
+	zero, err := s.zero(ctx)
 	if err != nil {
 		return err
 	}
-	return r.Systems.Logins.RemoveLogin(ctx, s.at, by, s.server.Spec.Database.Name, s.row.ID)
-}
-
-// admin is the Postgres of the tenant's server, as its admin sees it.
-func (s *scope) admin(ctx context.Context) (backend.Admin, error) {
-	return backend.ReadAdmin(ctx, s.kids, client.ObjectKey{Namespace: s.server.Namespace, Name: s.server.Spec.Database.AdminSecretRef.Name})
+	homes := []backend.Home{zero}
+	own, err := s.findHome(ctx)
+	if err != nil {
+		return err
+	}
+	if own != nil {
+		homes = append(homes, own.Home)
+	}
+	for _, h := range homes {
+		if err := r.Systems.Logins.RemoveLogin(ctx, s.at, h.By, h.Database, s.row.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rotation names the credentials that are in force: what follows a rotation of the token is made anew when this changes.

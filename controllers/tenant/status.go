@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,10 +30,18 @@ func report(s *scope) flow.Notes {
 		}
 		status.Rotation = rotationOf(s)
 	}
-	if b := s.backlog; b != nil {
-		status.Usage = &v1alpha1.TenantUsage{Owed: flow.Rounded(b.Owed + b.Pending), DeadLetters: flow.Rounded(b.DeadLetters)}
+	if u := s.usage; u != nil {
+		status.Usage = &v1alpha1.TenantUsage{
+			Messages: flow.Rounded(u.Messages), Owed: flow.Rounded(u.Owed), DeadLetters: flow.Rounded(u.DeadLetters),
+		}
 	}
-	return flow.Notes{v1alpha1.ConditionDelivering: {Reason: v1alpha1.ReasonAvailable, Message: "carried by DeliveryStream " + status.Stream}}
+	notes := flow.Notes{v1alpha1.ConditionDelivering: {Reason: v1alpha1.ReasonAvailable, Message: "carried by DeliveryStream " + status.Stream}}
+	if s.home != nil {
+		notes[v1alpha1.ConditionDatabaseReady] = flow.Note{
+			Reason: v1alpha1.ReasonApplied, Message: fmt.Sprintf("in database %s of its own, at %s", s.home.Database, s.home.By),
+		}
+	}
+	return notes
 }
 
 func rotationOf(s *scope) *v1alpha1.RotationStatus {

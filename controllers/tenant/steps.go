@@ -73,13 +73,42 @@ func (r *Reconciler) ensureRow(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
 	}
+	if s.tenant.Status.TenantID == "" {
+		if err := r.firstLook(ctx, s); err != nil {
+			return err
+		}
+	}
 	row, err := r.Systems.Rows.EnsureTenant(ctx, s.at, store.TenantRow{
-		ID: store.TenantID(r.ids.Tenant()), Slug: s.slug, DisplayName: s.tenant.Spec.DisplayName, Limits: wanted,
+		ID: store.TenantID(r.ids.Tenant()), Slug: s.slug, DisplayName: s.tenant.Spec.DisplayName, Limits: wanted, Database: s.wanted(),
 	})
 	if err != nil {
 		return err
 	}
 	s.row = &row
+	return nil
+}
+
+// firstLook sees whether the tenant is there already. One that is not is made where it shall live, so that has to be there.
+func (r *Reconciler) firstLook(ctx context.Context, s *scope) (err error) {
+	if s.row, err = r.Systems.Rows.FindTenant(ctx, s.at, s.slug); err != nil {
+		return err
+	}
+	switch {
+	case s.row != nil:
+		if err := s.mustAdopt(); err != nil {
+			s.row = nil // it is not this object's yet
+			return err
+		}
+		return nil
+	case !s.dedicated():
+		return nil
+	}
+	if err := r.ensureHome(ctx, s); err != nil {
+		return err
+	}
+	if !s.at.Knows(s.wanted()) {
+		return s.notTakenIn()
+	}
 	return nil
 }
 
@@ -159,10 +188,10 @@ func (r *Reconciler) judgeDelivery(ctx context.Context, s *scope) error {
 	case err != nil:
 		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read DeliveryStream: %w", err))
 	}
-	backlog, err := r.Systems.Rows.TenantBacklog(ctx, s.at, *s.row)
+	usage, err := r.Systems.Rows.TenantUsage(ctx, s.at, *s.row)
 	if err != nil {
 		return err
 	}
-	s.backlog = &backlog
+	s.usage = &usage
 	return nil
 }

@@ -93,6 +93,23 @@ func (r *Reconciler) removeRow(ctx context.Context, s *scope) error {
 	return r.Systems.Rows.RemoveTenant(ctx, s.at, s.slug)
 }
 
+// removeHome drops the tenant's own database, if there is one.
+func (r *Reconciler) removeHome(ctx context.Context, s *scope) error {
+	owns, err := r.owns(ctx, s)
+	if err != nil || !owns {
+		return err
+	}
+	gone, err := r.reach(ctx, s)
+	if err != nil || gone {
+		return err
+	}
+	own, err := s.findHome(ctx)
+	if err != nil || own == nil {
+		return err
+	}
+	return r.leaveHome(ctx, s, own)
+}
+
 // removeKeys comes last: until then every earlier step could be repeated with the same keys.
 func (r *Reconciler) removeKeys(ctx context.Context, s *scope) error {
 	err := kube.Remove(ctx, s.kids, nil, s.secret(s.names.Keys))

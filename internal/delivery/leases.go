@@ -88,15 +88,26 @@ func (l *LeaseSet) Acquire(ctx context.Context) error {
 			return fmt.Errorf("acquire leases: %w", ctx.Err())
 		}
 	}
+	l.tryOthers(ctx)
+	return nil
+}
+
+// tryOthers tries all at once and not for long: database 0's lease is not renewed meanwhile, and Run goes on trying.
+func (l *LeaseSet) tryOthers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, l.o.Renew/2)
+	defer cancel()
+	var all sync.WaitGroup
+	defer all.Wait()
 	for id, lease := range l.byID {
 		if id == 0 {
 			continue
 		}
-		if err := l.try(ctx, lease); err != nil {
-			l.o.Log.WarnContext(ctx, "Lease of a database is not held yet; its tenants wait", "database", id, "error", err)
-		}
+		all.Go(func() {
+			if err := l.try(ctx, lease); err != nil {
+				l.o.Log.WarnContext(ctx, "Lease of a database is not held yet; its tenants wait", "database", id, "error", err)
+			}
+		})
 	}
-	return nil
 }
 
 // away: the database may answer later.

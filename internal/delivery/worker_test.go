@@ -440,3 +440,33 @@ func TestAcquireWaitsForWhatMayPass(t *testing.T) {
 		}
 	})
 }
+
+// hangingLease is that of a database that takes connections and answers nothing.
+type hangingLease struct{ *fakeLease }
+
+func (hangingLease) Acquire(ctx context.Context, _ int64) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Holds REQ-239: databases of tenants that hang hold a start up for less than a renewal of database 0's lease, however many.
+func TestAcquireWaitsForNoOtherDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		leases := []Lease{&fakeLease{db: 0}}
+		for id := range 5 {
+			leases = append(leases, hangingLease{&fakeLease{db: id + 1}})
+		}
+		set, err := NewLeaseSet(LeaseOptions{Leases: leases, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := set.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took >= store.DefaultLeaseRenew {
+			t.Errorf("%v, while the lease of database 0 is renewed every %v", took, store.DefaultLeaseRenew)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package edge_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -150,8 +151,8 @@ func TestWhatHandlersLeaveBehind(t *testing.T) {
 		p.MaxBytes = 4096
 	})
 	acme := f.Tenant(t, "acme")
-	post := func(text string) error {
-		_, err := f.messages(acme.Token).PostMessage(t.Context(), request(&compassv1.PostMessageRequest{
+	post := func(text string, options ...connect.ClientOption) error {
+		_, err := compassv1connect.NewCommsServiceClient(client(acme.Token), f.url, options...).PostMessage(t.Context(), request(&compassv1.PostMessageRequest{
 			ChannelId: f.IDs.Channel(), ClientId: "1",
 			Blocks: []*compassv1.Block{{Content: &compassv1.Block_Text{Text: text}}},
 		}))
@@ -177,7 +178,16 @@ func TestWhatHandlersLeaveBehind(t *testing.T) {
 		t.Errorf("the log has %d of 2 failures: %s", n, f.log)
 	}
 	fail = func(context.Context) error { return nil }
-	wants(t, "a request beyond the limit", post(strings.Repeat("x", 5000)), connect.CodeResourceExhausted)
+	// Not ResourceExhausted, which asks to come back later.
+	for name, options := range map[string][]connect.ClientOption{
+		"over Connect": nil, "packed": {connect.WithSendGzip()}, "over gRPC": {connect.WithGRPCWeb()}, "packed, over gRPC": {connect.WithGRPCWeb(), connect.WithSendGzip()},
+	} {
+		err := post(strings.Repeat("x", 5000), options...)
+		wants(t, "a request beyond the limit "+name, err, connect.CodeInvalidArgument)
+		if !strings.Contains(fmt.Sprint(err), "too large") {
+			t.Errorf("%s: the caller reads %q", name, err)
+		}
+	}
 }
 
 // edge.Caller is what the hub asks who calls.

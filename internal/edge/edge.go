@@ -118,7 +118,7 @@ func New(o Options) (*Edge, error) {
 func (e *Edge) Handler() http.Handler {
 	open := connect.WithInterceptors(&guard{edge: e})
 	closed := connect.WithInterceptors(&guard{edge: e, authenticate: true})
-	size := connect.WithOptions(connect.WithReadMaxBytes(e.MaxBytes), connect.WithCompressMinBytes(compressFrom), connect.WithCodec(codec{e}))
+	size := connect.WithHandlerOptions(e.unpacks(), connect.WithCompressMinBytes(compressFrom), connect.WithCodec(codec{e}))
 	mux := http.NewServeMux()
 	mux.Handle(compassv1connect.NewAccountServiceHandler(accounts{e}, closed, size))
 	mux.Handle(compassv1connect.NewChannelServiceHandler(channels{e}, closed, size))
@@ -131,7 +131,7 @@ func (e *Edge) Handler() http.Handler {
 		mux.Handle(compassv1connect.NewRunnerServiceHandler(e.Runners, open, size))
 	}
 	mux.Handle(grpchealth.NewHandler(health{e}))
-	return mux
+	return e.within(mux)
 }
 
 // health answers gRPC health checks, for the process as a whole and for each service by name.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ var ErrImmutable = errors.New("cannot be changed while it holds messages")
 type StreamSeen struct {
 	Exists   bool
 	Owner    string // the DeliveryStream that our mark names; empty: not ours
+	Manager  string // who else says in its metadata that it manages it
 	Drift    []string
 	Messages uint64
 	Bytes    uint64
@@ -32,6 +34,7 @@ type StreamSeen struct {
 type ConsumerSeen struct {
 	Exists      bool
 	Owner       string
+	Manager     string
 	Drift       []string
 	Pending     uint64 // stored and not delivered yet
 	AckPending  int    // delivered and unanswered
@@ -56,6 +59,16 @@ type StreamPort interface {
 }
 
 var _ StreamPort = (*Fabric)(nil)
+
+// managerOf returns the value of a managed-by label in somebody's metadata, whichever prefix it has.
+func managerOf(metadata map[string]string) string {
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		if _, name, cut := strings.Cut(key, "/"); (name == "managed-by" || !cut && key == "managed-by") && metadata[key] != "" {
+			return metadata[key]
+		}
+	}
+	return ""
+}
 
 // ObserveStream reads and writes nothing.
 func (f *Fabric) ObserveStream(ctx context.Context, spec StreamSpec) (queue, dead StreamSeen, consumer ConsumerSeen, err error) {
@@ -171,7 +184,7 @@ func (p *provisioner) observe(ctx context.Context, want jetstream.StreamConfig) 
 	}
 	info := s.CachedInfo()
 	seen := StreamSeen{
-		Exists: true, Owner: info.Config.Metadata[metaStream],
+		Exists: true, Owner: info.Config.Metadata[metaStream], Manager: managerOf(info.Config.Metadata),
 		Drift:    append(immutableDrift(info.Config, want), streamDrift(info.Config, want)...),
 		Messages: info.State.Msgs, Bytes: info.State.Bytes, LastSeq: info.State.LastSeq, Created: info.Created,
 	}
@@ -190,7 +203,7 @@ func (p *provisioner) ensure(ctx context.Context, want jetstream.StreamConfig, a
 		return seen, nil, fmt.Errorf("ensure stream %s: %w", want.Name, ErrForeign)
 	}
 	if fixed := immutableDrift(info.Config, want); len(fixed) > 0 {
-		if seen.Messages > 0 {
+		if seen.Messages > 0 || seen.Owner != p.spec.Name { // what is taken over is not made anew
 			return seen, nil, fmt.Errorf("ensure stream %s: %w: %s", want.Name, ErrImmutable, strings.Join(fixed, ", "))
 		}
 		return p.write(ctx, want, fixed, p.recreate)
@@ -254,7 +267,7 @@ func (p *provisioner) seen(info *jetstream.ConsumerInfo, lastSeq uint64) Consume
 	}
 	fixed := immutableConsumer(info.Config, p.durable)
 	return ConsumerSeen{
-		Exists: true, Owner: info.Config.Metadata[metaStream],
+		Exists: true, Owner: info.Config.Metadata[metaStream], Manager: managerOf(info.Config.Metadata),
 		fixed: fixed, Drift: append(slices.Clone(fixed), consumerDrift(info.Config, p.durable)...),
 		Pending: info.NumPending, AckPending: info.NumAckPending, Redelivered: info.NumRedelivered,
 		Delivered: info.Delivered.Stream, Ahead: info.Delivered.Stream > lastSeq,

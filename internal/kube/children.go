@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -138,6 +139,9 @@ func write[T client.Object](ctx context.Context, c Children, owner client.Object
 func interpret(err error) error {
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) { // everything in it goes, so there is nothing to hurry for
+		return fault.Waiting(v1alpha1.ReasonDeleting, "the namespace is being deleted, and nothing more is made in it")
 	}
 	return fault.Transient(v1alpha1.ReasonApplyFailed, err)
 }

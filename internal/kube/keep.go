@@ -176,6 +176,23 @@ func Read(ctx context.Context, c Children, key client.ObjectKey, keys ...string)
 	return secret.Data, nil
 }
 
+// Find returns the data of a Secret of ours; nil where the cache has none, else what the API server has now.
+func Find(ctx context.Context, c Children, want *corev1.Secret) (map[string][]byte, error) {
+	live := &corev1.Secret{}
+	for _, from := range []client.Reader{c.Client, c.Live} {
+		switch err := from.Get(ctx, client.ObjectKeyFromObject(want), live); {
+		case apierrors.IsNotFound(err):
+			return nil, nil
+		case err != nil:
+			return nil, fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read %s: %w", describe(c, want), err))
+		}
+	}
+	if !sameLabels(live, want) {
+		return nil, nil
+	}
+	return live.Data, nil
+}
+
 // Remove deletes a child that is ours and says whether it is gone: absent is success, asked for is waiting, somebody else's
 // is left alone and counts as gone.
 func Remove(ctx context.Context, c Children, owner, child client.Object) error {

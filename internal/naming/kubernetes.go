@@ -1,5 +1,7 @@
 package naming
 
+import "strconv"
+
 // Group is the API group; everything we put on an object begins with it.
 const Group = "compass.rigel.build"
 
@@ -11,18 +13,21 @@ const (
 	LabelServer    = Group + "/server"    // name of the CompassServer
 	LabelTenant    = Group + "/tenant"    // name of the CompassTenant
 	LabelStream    = Group + "/stream"    // name of the DeliveryStream
+	LabelSlug      = Group + "/slug"      // of the tenant that has a database of its own
 	LabelComponent = Group + "/component" // one of the Component… values; the admission policy matches it
 
 	AnnotationPaused       = Group + "/paused"        // "true": nothing is written anywhere
 	AnnotationForceRelease = Group + "/force-release" // "true": on deletion, let go of what cannot be reached
 	AnnotationRotate       = Group + "/rotate"        // any new value: rotate credentials now
 	AnnotationHash         = Group + "/hash"          // of configuration a pod reads; a change restarts it
+	AnnotationDatabases    = Group + "/databases"     // on a Deployment: the numbers of the databases that its pods are told of, ,0,7,
 	AnnotationApplied      = Group + "/applied"       // on a child: hash of what the operator applied last
 
 	ComponentServer   = "server"
 	ComponentNATS     = "nats"
 	ComponentDelivery = "delivery"
 	ComponentSecret   = "secret"
+	ComponentDatabase = "database" // a Secret with the way into a database of a tenant's own
 
 	LabelName      = "app.kubernetes.io/name"
 	LabelInstance  = "app.kubernetes.io/instance"
@@ -65,6 +70,11 @@ func ServerChildrenOf(name string) (ServerChildren, error) {
 		Databases: name + "-databases", Issuer: name + "-issuer", CommandKey: name + "-command-key",
 		NATSRoutes: name + "-nats-routes", Server: name + "-server", NATS: name + "-nats",
 	}, nil
+}
+
+// DatabaseSecret is the name of the Secret with the way into one more database of a CompassServer.
+func DatabaseSecret(server string, number int) string {
+	return server + "-database-" + strconv.Itoa(number)
 }
 
 // TenantChildren are the names of a CompassTenant's Secrets. Keys is also the name a CompassServer of the same name in the

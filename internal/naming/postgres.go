@@ -2,12 +2,14 @@ package naming
 
 import (
 	"crypto/sha256"
+	"hash/fnv"
+	"math"
 	"slices"
 	"strings"
 )
 
 const (
-	// DatabaseZero is the id of the shared database, where routing truth lives (ruling X1). Dedicated ones count from 1.
+	// DatabaseZero is the id of the shared database, where routing truth lives (ruling X1). Others have a DatabaseNumber.
 	DatabaseZero = 0
 	// Schema holds every object of ours.
 	Schema = "compass"
@@ -55,6 +57,15 @@ func ValidDatabase(s string) error {
 		return refuse("database name", s, "anything but pg_…, postgres, template0 and template1, which are Postgres's own")
 	}
 	return nil
+}
+
+// DatabaseNumber is that of the database of its own that a tenant may have in its server: derived from its slug, so that no
+// crash forgets it and none is given to another tenant later. Two slugs with one number would meet at the Secret of that
+// number, which the second does not get.
+func DatabaseNumber(slug string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(slug)) // never fails
+	return int(h.Sum32()%(math.MaxInt32-1)) + 1
 }
 
 // TenantLogin is the login of a tenant's own tools in one database: ct_ and 20 characters that tell a reader of pg_roles

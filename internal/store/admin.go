@@ -70,6 +70,8 @@ select t.id, t.slug, coalesce(p.stream, ''),
        (select count(*) from compass.session_bindings b where b.live)
   from compass.tenants t left join compass.placements p on p.tenant_id = t.id`
 
+	sqlCountMessages = `select count(*) from (select from compass.messages limit $1) m`
+
 	sqlAudit = `
 insert into compass.audit_log (tenant_id, actor, action, detail) select t.id, $1, $2, $3::jsonb from compass.tenants t returning id`
 )
@@ -93,6 +95,16 @@ func (s *Store) ListHeld(ctx context.Context, limit int) ([]Message, error) {
 func (s *Store) TenantStatus(ctx context.Context) (Status, error) {
 	status, err := queryOne(ctx, s, pgx.RowToStructByPos[Status], sqlStatus)
 	return status, wrapf(err, "read status")
+}
+
+// CountedMost is where CountMessages stops.
+const CountedMost = 100_000
+
+// CountMessages counts the messages of the tenant in the context, up to CountedMost: it tells an order of magnitude without
+// reading all that a large tenant has.
+func (s *Store) CountMessages(ctx context.Context) (int64, error) {
+	n, err := queryOne(ctx, s, pgx.RowTo[int64], sqlCountMessages, CountedMost)
+	return n, wrapf(err, "count messages")
 }
 
 // Audit writes a line into the audit log of the tenant in the context. ErrNotFound where that tenant is not there.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,8 +29,8 @@ type database struct {
 
 // Open looks at every database over each right that it was given: that it answers, that the role is no more than it
 // should be, that the schema is one that this binary serves (ErrSchema says what to do), and what stands in front of it.
-// Database 0 must pass. Another one that cannot be reached is logged and looked at again when one of its tenants calls;
-// one that is wrong is refused.
+// Database 0 must pass. Another one that does not is logged and looked at again when one of its tenants calls: whoever
+// administers it must not be able to keep everybody's processes from starting (REQ-239).
 func Open(ctx context.Context, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -41,11 +42,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 			return nil, fmt.Errorf("open store: database %d: %w", d.ID, err)
 		}
 	}
-	for _, id := range s.DatabaseIDs() {
-		if err := s.firstLook(ctx, s.databases[id]); err != nil {
-			s.Close()
-			return nil, fmt.Errorf("open store: database %d: %w", id, err)
-		}
+	if err := s.firstLooks(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open store: database 0: %w", err)
 	}
 	if config.Bootstrap {
 		if _, err := s.BootstrapTenant(ctx); err != nil {
@@ -89,18 +88,28 @@ func (db *database) pools() []*pool {
 	return slices.DeleteFunc([]*pool{db.app, db.system, db.provision}, func(p *pool) bool { return p == nil })
 }
 
-// firstLook opens every pool of a database. A database other than 0 that is merely away is left for later.
-func (s *Store) firstLook(ctx context.Context, db *database) error {
-	for _, p := range db.pools() {
-		_, err := p.get(ctx)
-		if err == nil {
+// firstLooks opens every pool, of all databases at once: many that are away take no longer than one.
+func (s *Store) firstLooks(ctx context.Context) error {
+	var others sync.WaitGroup
+	defer others.Wait()
+	for id, db := range s.databases {
+		if id == 0 {
 			continue
 		}
-		if db.id != 0 && isAway(err) {
-			s.config.Log.WarnContext(ctx, "Database is away; its tenants wait", "database", db.id, "right", p.right, "error", err)
-			return nil
+		others.Go(func() {
+			if err := firstLook(ctx, db); err != nil {
+				s.config.Log.WarnContext(ctx, "Database is away or wrong; its tenants wait", "database", id, "error", err)
+			}
+		})
+	}
+	return firstLook(ctx, s.databases[0])
+}
+
+func firstLook(ctx context.Context, db *database) error {
+	for _, p := range db.pools() {
+		if _, err := p.get(ctx); err != nil {
+			return fmt.Errorf("%s connection: %w", p.right, err)
 		}
-		return fmt.Errorf("%s connection: %w", p.right, err)
 	}
 	return nil
 }

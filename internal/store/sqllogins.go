@@ -15,7 +15,11 @@ insert into compass.sql_logins (tenant_id, role_name) values ($1, $2) on conflic
 // MapLogin makes role the one SQL login of a tenant; "" leaves it none. A login that is mapped to nobody sees nothing. It
 // needs the provision right.
 func (s *Store) MapLogin(ctx context.Context, tenant TenantID, role string) error {
-	err := s.provisionDo(ctx, 0, func(b *pgx.Batch) {
+	home, err := s.homeOf(ctx, tenant)
+	if err != nil {
+		return wrapf(err, "map the SQL login of tenant %s", tenant)
+	}
+	err = s.provisionDo(ctx, home, func(b *pgx.Batch) {
 		b.Queue(sqlUnmapLogins, tenant, role)
 		if role != "" {
 			b.Queue(sqlMapLogin, tenant, role)

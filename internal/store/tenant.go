@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -48,19 +49,29 @@ const (
 	sqlBootstrapPlace  = `insert into compass.placements (tenant_id, database_id) values ($1, $2) on conflict do nothing`
 )
 
-// BootstrapTenant makes the bootstrap tenant in every database if it is not there, and returns its id (REQ-087). It needs
-// the provision right.
+// BootstrapTenant makes the bootstrap tenant in every database if it is not there, and returns its id (REQ-087). A database
+// other than 0 that is away is logged: it has the tenant when somebody looks again. It needs the provision right.
 func (s *Store) BootstrapTenant(ctx context.Context) (TenantID, error) {
-	for _, id := range s.DatabaseIDs() {
-		err := s.provisionDo(ctx, id, func(b *pgx.Batch) {
-			b.Queue(sqlBootstrapTenant, BootstrapTenantID, naming.SystemSlug)
-			b.Queue(sqlBootstrapPlace, BootstrapTenantID, id)
+	var others sync.WaitGroup
+	defer others.Wait()
+	for _, id := range s.DatabaseIDs()[1:] {
+		others.Go(func() {
+			if err := s.bootstrap(ctx, id); err != nil {
+				s.config.Log.WarnContext(ctx, "Could not make the bootstrap tenant", "database", id, "error", err)
+			}
 		})
-		if err != nil {
-			return "", fmt.Errorf("make bootstrap tenant in database %d: %w", id, err)
-		}
+	}
+	if err := s.bootstrap(ctx, 0); err != nil {
+		return "", fmt.Errorf("make bootstrap tenant: %w", err)
 	}
 	return BootstrapTenantID, nil
+}
+
+func (s *Store) bootstrap(ctx context.Context, database int) error {
+	return s.provisionDo(ctx, database, func(b *pgx.Batch) {
+		b.Queue(sqlBootstrapTenant, BootstrapTenantID, naming.SystemSlug)
+		b.Queue(sqlBootstrapPlace, BootstrapTenantID, database)
+	})
 }
 
 // validTenant keeps a value that cannot be a tenant's id from reaching a setting. It is not a look-up.

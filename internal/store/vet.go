@@ -11,11 +11,6 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/schema"
 )
 
-// isAway tells a database that may come back from one that is wrong.
-func isAway(err error) bool {
-	return errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
-}
-
 // sqlWho reads what the role behind a connection could do beyond its right. Membership is asked by name, because policies
 // apply by membership; a role that is not there is no membership.
 const sqlWho = `

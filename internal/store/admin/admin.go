@@ -20,7 +20,7 @@ var ErrForeign = errors.New("exists and belongs to somebody else")
 // ErrBeyondAdmin says: the catalogue is not as it must be and only a superuser can put it right; the message has the statement.
 var ErrBeyondAdmin = errors.New("needs a superuser")
 
-// ErrAbsent says: a dry run found no database to look into.
+// ErrAbsent says: there is no database to look into, and none may be made.
 var ErrAbsent = errors.New("does not exist")
 
 // ErrUnreadable says: the DSN is none that pgx takes. It does not say why, because the cause would quote it.
@@ -66,6 +66,8 @@ type Spec struct {
 	Database string
 	// Passwords of the three logins. An empty one is left as it is (operator lesson 37).
 	Passwords Passwords
+	// MustExist: a database that is not there is ErrAbsent, and is not made.
+	MustExist bool
 }
 
 // Passwords are those of the logins of one database; no other database shares them (T7).

@@ -25,7 +25,7 @@ func (a *Admin) ensureDatabase(ctx context.Context, conn *pgx.Conn, spec Spec, r
 			}
 			return did, nil
 		}
-		if a.o.Dry {
+		if a.o.Dry || spec.MustExist {
 			return nil, fmt.Errorf("database %s: %w", spec.Database, ErrAbsent)
 		}
 		_, err = conn.Exec(ctx, fmt.Sprintf("create database %s owner %s template template0 encoding 'UTF8'",

@@ -15,6 +15,9 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
 )
 
+// ErrSameDatabase says: the two databases of a move are one, so that to empty the one would lose the tenant.
+var ErrSameDatabase = errors.New("both are the same database")
+
 // Options say which databases there are.
 type Options struct {
 	// Databases are direct URLs by number, as a role that may act as the owner; 0 must be among them (required).
@@ -113,6 +116,9 @@ func (m *Mover) bring(ctx context.Context, zero *side, from, to int) (err error)
 		return err
 	}
 	defer target.close(ctx)
+	if err := differ(ctx, source, target); err != nil {
+		return err
+	}
 	if err := sameSchema(ctx, source, target); err != nil {
 		return err
 	}

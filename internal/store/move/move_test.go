@@ -455,6 +455,27 @@ func (l *load) kept(t *testing.T, database int) {
 	}
 }
 
+// Two numbers that lead to one database are seen before anything is touched: to empty the one would lose the tenant.
+func TestMoveWithinOneDatabase(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	ctx, n := g.tenant(t, "acme", 0)
+	same, err := move.New(move.Options{Databases: map[int]string{0: g.databases[0].Admin, 1: g.databases[0].Admin}, Routes: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := g.rows(t, 0, n.ID)
+	if err := same.Move(t.Context(), string(n.ID), 1); !errors.Is(err, move.ErrSameDatabase) {
+		t.Errorf("%v, want ErrSameDatabase", err)
+	}
+	if diff := cmp.Diff(before, g.rows(t, 0, n.ID)); diff != "" {
+		t.Errorf("touched: %s", diff)
+	}
+	if _, err := g.CreateChannel(ctx, store.Channel{ID: g.ids.Channel(), Name: "goes on", CreatedBy: n.Admin.ID}); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // What began before the freeze is waited for; what does not end in time keeps its tenant, which goes on where it was.
 func TestMoveWaitsForWhatBegan(t *testing.T) {
 	t.Parallel()

@@ -116,6 +116,25 @@ func (s *side) awaitQuiet(ctx context.Context, o Options) error {
 	return nil
 }
 
+// differ refuses to move within one database that two names or addresses lead to: a lock that is held in it is held.
+func differ(ctx context.Context, a, b *side) error {
+	const lock = `select pg_try_advisory_lock(hashtextextended('compass move ' || $1, 0))`
+	var first, second bool
+	if err := a.conn.QueryRow(ctx, lock, a.tenant).Scan(&first); err != nil {
+		return err
+	}
+	if err := b.conn.QueryRow(ctx, lock, b.tenant).Scan(&second); err != nil {
+		return err
+	}
+	switch {
+	case !first:
+		return fmt.Errorf("%w: another move of it is under way", pg.ErrConflict)
+	case !second:
+		return ErrSameDatabase
+	}
+	return nil
+}
+
 // sameSchema refuses a copy between databases whose tables may differ.
 func sameSchema(ctx context.Context, a, b *side) error {
 	const sql = `select coalesce(string_agg(m.version || ':' || m.sha256, ' ' order by m.version), '') from compass.schema_migrations m`
