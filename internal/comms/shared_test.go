@@ -322,18 +322,28 @@ func TestHeraldReadsBeforeStreamsWake(t *testing.T) {
 	stays := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID})
 	gone.cancel()
 	<-gone.ended //nolint:errcheck // it was cancelled
-	readers := make(chan any, 10)
-	c.during(func(ctx context.Context, _ store.Burst) error {
-		readers <- ctx.Value(whose{})
+	type read struct {
+		by    any
+		after int64
+	}
+	reads := make(chan read, 10)
+	c.during(func(ctx context.Context, b store.Burst) error {
+		reads <- read{ctx.Value(whose{}), b.After[channel.ID]}
 		return ctx.Err()
 	})
+	var last int64
 	for i := range 3 {
 		m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, fmt.Sprint(i)))
 		must(t, err)
 		stays.until(t, m.Message.ID)
-		if reader := <-readers; reader != gone {
+		r := <-reads
+		if r.by != gone {
 			t.Error("a stream read what was to be there when it woke")
 		}
+		if i > 0 && r.after != last {
+			t.Errorf("read on after %d, want %d", r.after, last)
+		}
+		last = m.Message.Rev
 		f.clock.advance(2 * time.Second) // what was read is forgotten, and where the next read begins is not
 	}
 }
