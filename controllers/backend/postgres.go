@@ -75,7 +75,7 @@ func (a Admin) compare(ctx context.Context, dry *admin.Admin, spec admin.Spec) (
 
 // Migrate brings the schema to the newest of this binary and every table to its shape. What a person has to put right is
 // waited for.
-func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.Status, error) { //nolint:gocyclo // one way to fail after the other
+func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.Status, error) {
 	r, err := p.runner(at, database)
 	if err != nil {
 		return schema.Status{}, err
@@ -90,16 +90,21 @@ func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.S
 	if err != nil {
 		return status, at.interpret(err)
 	}
+	return status, p.reshape(ctx, at, r, database)
+}
+
+// reshape brings every table to its shape, or says what stands in the way.
+func (p *Pool) reshape(ctx context.Context, at Admin, r *schema.Runner, database string) error {
 	audit, err := r.Audit(ctx)
 	if err != nil || len(audit.Findings) == 0 {
-		return status, at.interpret(err)
+		return at.interpret(err)
 	}
 	if err := at.drift.Allow("the schema", texts(audit.Findings)...); err != nil {
-		return status, err
+		return err
 	}
 	repaired, err := r.Repair(ctx)
 	if err != nil {
-		return status, at.interpret(err)
+		return at.interpret(err)
 	}
 	for _, f := range repaired.Done {
 		p.log.WarnContext(ctx, "Repaired the shape of a table", "database", database, "table", f.Table, "problem", f.Problem)
@@ -108,10 +113,10 @@ func (p *Pool) Migrate(ctx context.Context, at Admin, database string) (schema.S
 		at.drift.Wrote("the schema", texts(repaired.Done)...)
 	}
 	if len(repaired.Left) > 0 {
-		return status, fault.Waiting(v1alpha1.ReasonWaitingForSuperuser,
+		return fault.Waiting(v1alpha1.ReasonWaitingForSuperuser,
 			"the schema is not in its shape and this admin cannot put it right: "+strings.Join(texts(repaired.Left), "; "))
 	}
-	return status, nil
+	return nil
 }
 
 func texts(findings []schema.Finding) []string {

@@ -172,7 +172,7 @@ func (s *site) worker(t *testing.T, holder string, change ...func(*Options)) *wo
 	t.Helper()
 	db := s.Database
 	st, err := store.Open(t.Context(), store.Config{
-		Databases: []store.Database{{App: db.App, System: db.System, Direct: db.System}}, Fenced: true})
+		Databases: []store.Database{{App: db.App, System: db.System, Direct: db.Direct}}, Fenced: true})
 	must(t, err)
 	t.Cleanup(st.Close)
 	lease, err := st.NewLease(store.LeaseOptions{Stream: "main", Holder: holder})

@@ -89,7 +89,7 @@ func benchWriter(b *testing.B, app string, db *storetest.Database) *benchFence {
 	}
 	f := &benchFence{
 		open:  open(Config{Databases: []Database{{App: app}}, MaxConns: 1}),
-		store: open(Config{Databases: []Database{{App: app, System: db.System, Direct: db.System}}, MaxConns: 1, Fenced: true}),
+		store: open(Config{Databases: []Database{{App: app, System: db.System, Direct: db.Direct}}, MaxConns: 1, Fenced: true}),
 	}
 	lease, err := f.store.NewLease(LeaseOptions{Stream: "main", Holder: "bench", TTL: time.Hour})
 	if err != nil {

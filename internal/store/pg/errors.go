@@ -55,6 +55,7 @@ var byCode = map[string]error{
 
 	"57014": ErrTimeout, // statement_timeout
 	"55P03": ErrTimeout, // lock_timeout
+	"25P03": ErrTimeout, // idle_in_transaction_session_timeout: a door sets it to the tenant's own limit
 
 	"3F000": ErrSchema, // schema, table, column, function missing
 	"42P01": ErrSchema,
@@ -63,7 +64,6 @@ var byCode = map[string]error{
 
 	"0A000": ErrUnavailable, // a cached plan outlived a migration; pgx forgets it and the next call is right
 	"25006": ErrUnavailable, // read only: we still talk to a server that was demoted
-	"25P03": ErrUnavailable, // idle_in_transaction_session_timeout
 	"3D000": ErrUnavailable, // the database is not there (yet)
 	"40001": ErrUnavailable,
 	"40P01": ErrUnavailable,

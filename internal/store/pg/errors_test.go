@@ -30,6 +30,7 @@ func TestInterpret(t *testing.T) {
 		"settled":          {code("CP004"), pg.ErrPrecondition, "K1"},
 		"timeout":          {code("57014"), pg.ErrTimeout, "a slow tenant is not a dead database"},
 		"lock timeout":     {code("55P03"), pg.ErrTimeout, ""},
+		"idle too long":    {code("25P03"), pg.ErrTimeout, "a process that stood still is not a dead database either"},
 		"class 08":         {code("08P01"), pg.ErrUnavailable, "PgBouncer's own errors"},
 		"class 53":         {code("53300"), pg.ErrUnavailable, ""},
 		"shutdown":         {code("57P01"), pg.ErrUnavailable, "the code is not listed, its class is"},

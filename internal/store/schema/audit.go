@@ -30,6 +30,7 @@ type Audit struct {
 
 const (
 	auditLockTimeout = "2000" // ms: an audit never makes readers queue behind it for longer
+	lockNotAvailable = "55P03"
 	tryLockQuery     = "select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended('compass.migrate', 0))"
 )
 
@@ -86,7 +87,7 @@ func Look(ctx context.Context, conn *pgx.Conn, roles naming.Roles) (a Audit, err
 }
 
 func skipOnLock(a Audit, err error) (Audit, error) {
-	if pg.Code(err) == "55P03" {
+	if pg.Code(err) == lockNotAvailable {
 		return Audit{Skipped: true}, nil
 	}
 	if err != nil {

@@ -172,6 +172,49 @@ func TestAuditStepsAside(t *testing.T) {
 	}
 }
 
+// Holds REQ-242: a repair that waits for one table keeps nobody from another, and what it could do stays done.
+func TestRepairHoldsOneTableAtATime(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	super, watch := storetest.Connect(t, db.Super), storetest.Connect(t, db.Super)
+	for _, table := range []string{"accounts", "turns"} {
+		if _, err := super.Exec(t.Context(), `alter table compass.`+table+` no force row level security`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader, err := super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Exec(t.Context(), `select count(*) from compass.turns`); err != nil {
+		t.Fatal(err)
+	}
+	var repaired schema.Repaired
+	done, r := make(chan error, 1), runner(t, db)
+	go func() {
+		var err error
+		repaired, err = r.Repair(t.Context())
+		done <- err
+	}()
+	await(t, watch, `select count(*) > 0 from pg_locks where not granted and relation = 'compass.turns'::regclass`)
+	err = pgx.BeginFunc(t.Context(), watch, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `lock table compass.accounts in access share mode nowait`)
+		return err
+	})
+	if err != nil {
+		t.Errorf("a reader of a table that is done, while it waits for another: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !repaired.Skipped || len(repaired.Left) > 0 || !strings.Contains(says(repaired.Done), "accounts: ") {
+		t.Errorf("behind a reader of one of two: %+v", repaired)
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func says(findings []schema.Finding) string {
 	var all []string
 	for _, f := range findings {

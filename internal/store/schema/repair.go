@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,7 +13,7 @@ import (
 
 // Repaired is what Repair found, did and had to leave.
 type Repaired struct {
-	// Skipped: a migration or a lock stood in the way and nothing was done. Ask again.
+	// Skipped: a migration or a lock stood in the way of something. Ask again.
 	Skipped bool
 	Done    []Finding
 	// Left needs a person: a superuser's hand, or a decision.
@@ -29,39 +30,73 @@ func (r *Runner) Audit(ctx context.Context) (Audit, error) {
 	return Look(ctx, conn, r.roles)
 }
 
-// Repair puts every table back into its shape, in one transaction that holds the migration lock and waits at most two
-// seconds for a table: whoever reads is not kept waiting longer.
+// Repair puts every table back into its shape, one after the other, each in a transaction of its own that holds the
+// migration lock and waits at most two seconds for the table: whoever reads is kept waiting no longer, however many tables
+// there are, and one that is busy does not keep the others from being repaired.
 func (r *Runner) Repair(ctx context.Context) (out Repaired, err error) {
 	conn, err := r.connect(ctx)
 	if err != nil {
 		return out, fmt.Errorf("repair the schema: %w", err)
 	}
 	defer conn.Close(ctx)
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		found, err := look(ctx, tx, r.roles)
-		if err != nil || found.Skipped || len(found.Findings) == 0 {
-			out.Skipped = found.Skipped
+	found, err := Look(ctx, conn, r.roles)
+	if err != nil || found.Skipped {
+		return Repaired{Skipped: found.Skipped}, err
+	}
+	for _, table := range found.tables() {
+		if err := r.repairTable(ctx, conn, table, &out); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// repairTable repairs one table, if it still needs it, and adds to out what became of it.
+func (r *Runner) repairTable(ctx context.Context, conn *pgx.Conn, table string, out *Repaired) error {
+	var found, left []Finding
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		audit, err := look(ctx, tx, r.roles)
+		if err != nil || audit.Skipped {
+			out.Skipped = out.Skipped || audit.Skipped
 			return err
 		}
 		if err := actAs(ctx, tx, r.roles.Owner); err != nil {
 			return err
 		}
-		for _, f := range found.Findings {
+		found = of(table, audit.Findings)
+		for _, f := range found {
 			if err := repair(ctx, tx, f); err != nil {
 				return err
 			}
 		}
-		if out.Left, err = readFindings(ctx, tx, r.roles); err != nil {
-			return err
-		}
-		out.Done = without(found.Findings, out.Left)
-		return nil
+		after, err := readFindings(ctx, tx, r.roles)
+		left = of(table, after)
+		return err
 	})
-	skipped, err := skipOnLock(Audit{}, err)
-	if skipped.Skipped {
-		return Repaired{Skipped: true}, nil
+	if pg.Code(err) == lockNotAvailable {
+		out.Skipped = true
+		return nil
 	}
-	return out, err
+	if err != nil {
+		return fmt.Errorf("repair table %s: %w", table, pg.Interpret(err))
+	}
+	out.Done, out.Left = append(out.Done, without(found, left)...), append(out.Left, left...)
+	return nil
+}
+
+// tables are those with findings, each once.
+func (a Audit) tables() []string {
+	var out []string
+	for _, f := range a.Findings {
+		if !slices.Contains(out, f.Table) {
+			out = append(out, f.Table)
+		}
+	}
+	return out
+}
+
+func of(table string, findings []Finding) []Finding {
+	return slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Table != table })
 }
 
 // repair runs the statements of one finding behind a savepoint. Where the owner may not, the rest goes on and the last
@@ -82,17 +117,9 @@ func repair(ctx context.Context, tx pgx.Tx, f Finding) error {
 }
 
 func without(all, rest []Finding) []Finding {
-	var out []Finding
-	for _, f := range all {
-		left := false
-		for _, r := range rest {
-			left = left || r.Table == f.Table && r.Problem == f.Problem
-		}
-		if !left {
-			out = append(out, f)
-		}
-	}
-	return out
+	return slices.DeleteFunc(all, func(f Finding) bool {
+		return slices.ContainsFunc(rest, func(r Finding) bool { return r.Table == f.Table && r.Problem == f.Problem })
+	})
 }
 
 var errShape = errors.New("tables are not in the shape that keeps tenants apart")
