@@ -414,7 +414,7 @@ func (g *ground) collect(t *testing.T, obj client.Object) bool {
 // eventually waits until what is asked for is so.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(1 * time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for !is() {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not: %s", what)
