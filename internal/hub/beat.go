@@ -39,6 +39,9 @@ func (h *Hub) heartbeat(ctx context.Context, who store.Runner, q *compassv1.Hear
 	for _, healed := range answer.Healed {
 		h.ended(ctx, healed.Tenant, healed.Ended)
 	}
+	for _, back := range answer.Back {
+		h.bindingChanged(ctx, back.Tenant, back.Agent)
+	}
 	out := &compassv1.HeartbeatResponse{Expired: answer.Expired}
 	for _, o := range answer.Orders {
 		out.Sessions = append(out.Sessions, ordersOf(o))

@@ -200,6 +200,29 @@ func TestHeartbeatsReplaceHints(t *testing.T) {
 	}
 }
 
+// A Runner whose heartbeats could not be served for longer than its lease is sent to again at once, not at the next tick.
+func TestHeartbeatAfterTheLeaseWakesTheWorker(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	s := g.server(t)
+	tenant := g.Tenant(t, "acme")
+	agent := tenant.Agent(t, "max")
+	b := g.box(t, s)
+	session := b.claimed(t, s, tenant, agent)
+	state := &compassv1.SessionState{SessionId: session.GetId(), Generation: session.GetGeneration()}
+	b.beat(t, 2, state)
+	told := len(s.facts.of(event.NameBindingChanged))
+	b.beat(t, 3, state)
+	if got := len(s.facts.of(event.NameBindingChanged)); got != told {
+		t.Errorf("a heartbeat in time told of %d bindings", got-told)
+	}
+	g.Exec(t, `update compass.runner_leases set expires_at = clock_timestamp() - interval '1 s' where runner_id = $1`, b.id)
+	b.beat(t, 4, state)
+	if got := len(s.facts.of(event.NameBindingChanged)); got != told+1 {
+		t.Errorf("a heartbeat after the lease told of %d bindings, want 1", got-told)
+	}
+}
+
 // Holds REQ-229: what a heartbeat healed is told like any settle.
 func TestHeartbeatTellsWhatItHealed(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,12 @@ type TenantEnded struct {
 	Ended
 }
 
+// TenantAgent is an agent of a tenant.
+type TenantAgent struct {
+	Tenant TenantID
+	Agent  string
+}
+
 // HeartbeatAnswer is what a heartbeat did and what the Runner should do.
 type HeartbeatAnswer struct {
 	// Expired: the incarnation is over. The Runner drops every session and says hello again; nothing else is set.
@@ -35,8 +41,13 @@ type HeartbeatAnswer struct {
 	Orders  []SessionOrders
 	// Healed are the sessions that ended or settled by this heartbeat. Publish what they made deliverable.
 	Healed []TenantEnded
+	// Back are the agents whose sessions are to be sent to again: the lease had run out before this heartbeat, or the claim
+	// was forgotten. Nothing else would make a worker look before its tick.
+	Back []TenantAgent
 	// Skipped are tenants whose state could not be read or written now; the next heartbeat tries again.
 	Skipped map[TenantID]error
+
+	lapsed bool // the lease had run out
 }
 
 const (
@@ -68,14 +79,15 @@ const maxUnacked = 50
 //
 // It fails only where database 0 does not answer; a tenant that cannot be served is in Skipped.
 func (s *Store) Heartbeat(ctx context.Context, h Heartbeat) (HeartbeatAnswer, error) {
-	alive, err := s.renew(ctx, h)
+	lease, err := s.renew(ctx, h)
 	if err != nil {
 		return HeartbeatAnswer{}, wrapf(err, "renew lease of Runner %s", h.Runner)
 	}
-	if !alive {
+	if !lease.Alive {
 		return HeartbeatAnswer{Expired: true}, nil
 	}
 	listed, answer := h.byTenant()
+	answer.lapsed = lease.Lapsed
 	s.findTenants(ctx, h.Runner, listed, &answer)
 	for _, tenant := range slices.Sorted(maps.Keys(listed)) {
 		if err := s.heal(WithTenant(ctx, tenant), tenant, h, listed[tenant], &answer); err != nil {
@@ -86,24 +98,31 @@ func (s *Store) Heartbeat(ctx context.Context, h Heartbeat) (HeartbeatAnswer, er
 	return answer, nil
 }
 
-// renew extends the lease in every database; false where the incarnation is over in one of them. A database that is away
-// delays its own tenants alone (REQ-239): their sessions are judged there when it is back.
-func (s *Store) renew(ctx context.Context, h Heartbeat) (alive bool, err error) {
+// renewed says of a lease whether it is this incarnation's still, and whether it had run out before.
+type renewed struct{ Alive, Lapsed bool }
+
+// renew extends the lease in every database; it is not alive where the incarnation is over in one of them. A database that is
+// away delays its own tenants alone (REQ-239): their sessions are judged there when it is back.
+func (s *Store) renew(ctx context.Context, h Heartbeat) (whole renewed, err error) {
 	for _, database := range s.DatabaseIDs() {
-		alive, err = only(platformQuery(ctx, s, database, pgx.RowTo[bool], sqlRenewRunner, h.Runner, h.Incarnation, h.Lease, len(h.Sessions)))
-		if database != 0 && err == nil && !alive {
-			alive, err = s.catchUp(ctx, database, h)
+		lease, err := only(platformQuery(ctx, s, database, pgx.RowToStructByPos[renewed], sqlRenewRunner, h.Runner, h.Incarnation, h.Lease, len(h.Sessions)))
+		if database != 0 && err == nil && !lease.Alive {
+			lease.Lapsed = true
+			lease.Alive, err = s.catchUp(ctx, database, h)
 		}
 		switch {
 		case err != nil && database == 0:
-			return false, err
+			return renewed{}, err
 		case err != nil:
 			s.config.Log.WarnContext(ctx, "Lease was not renewed in a database", "database", database, "runner", h.Runner, "error", err)
-		case !alive:
-			return false, nil
+		case !lease.Alive:
+			return renewed{}, nil
+		default:
+			whole.Lapsed = whole.Lapsed || lease.Lapsed
 		}
 	}
-	return true, nil
+	whole.Alive = true
+	return whole, nil
 }
 
 // catchUp tells a database of an incarnation that it has not heard of: it was away when the Runner said hello.
@@ -176,7 +195,8 @@ func (s *Store) heal(ctx context.Context, tenant TenantID, h Heartbeat, listed m
 		over := false
 		key := sessionKey{b.Session, b.Generation}
 		state, isListed := listed[key]
-		if h.judge(b, state, isListed) != (verdict{}) {
+		v := h.judge(b, state, isListed)
+		if v != (verdict{}) {
 			ended, err := s.heardOf(ctx, b.Session, h, state, isListed)
 			if err != nil {
 				return err
@@ -188,6 +208,9 @@ func (s *Store) heal(ctx context.Context, tenant TenantID, h Heartbeat, listed m
 		}
 		if !over {
 			running[key] = true
+			if answer.lapsed || v.claim {
+				answer.Back = append(answer.Back, TenantAgent{tenant, b.Agent})
+			}
 			answer.Orders = append(answer.Orders, SessionOrders{
 				Session: b.Session, Generation: b.Generation, NewestCommand: b.LastCommand, Unacked: unacked[b.Session],
 				Start: !b.Claimed && !isListed,

@@ -24,7 +24,10 @@ const (
 	sqlHelloRunner      = `select compass.runner_hello($1, $2)`
 	// sqlLeaseRunner brings the incarnation to a database other than 0, where the Runner itself is not known.
 	sqlLeaseRunner = `select compass.runner_lease($1, $2, $3, $4)`
-	sqlRenewRunner = `select compass.runner_renew($1, $2, $3, $4)`
+	// What the lease was before is read in the statement's snapshot, which does not see what the function writes.
+	sqlRenewRunner = `
+select compass.runner_renew($1, $2, $3, $4),
+       exists (select from compass.runner_leases l where l.runner_id = $1 and l.expires_at <= clock_timestamp())`
 )
 
 // IssueRunnerToken stores the hash of a new enrolment token of a fleet; the token itself is shown once and not kept.

@@ -20,11 +20,12 @@ type sessionKey struct {
 
 // Heartbeat is store.Heartbeat.
 func (c *Client) Heartbeat(ctx context.Context, h store.Heartbeat) (store.HeartbeatAnswer, error) {
-	alive := false
+	alive, lapsed := false, false
 	err := c.asLoop(ctx, "renew Runner", func(t *tx) error {
 		return t.stmt("renew lease", func() error {
 			l, ok := t.leases.get(t, h.Runner)
 			if alive = ok && l.incarnation == h.Incarnation; alive {
+				lapsed = !l.expires.After(t.clock())
 				l.expires, l.sessions = t.clock().Add(h.Lease), len(h.Sessions)
 				t.leases.put(t, h.Runner, l)
 			}
@@ -53,7 +54,7 @@ func (c *Client) Heartbeat(ctx context.Context, h store.Heartbeat) (store.Heartb
 	}
 	c.findTenants(ctx, h.Runner, listed, &answer)
 	for _, tenant := range slices.Sorted(maps.Keys(listed)) {
-		if err := c.heal(store.WithTenant(ctx, tenant), tenant, h, listed[tenant], &answer); err != nil {
+		if err := c.heal(store.WithTenant(ctx, tenant), tenant, h, lapsed, listed[tenant], &answer); err != nil {
 			answer.Skipped[tenant] = err
 		}
 	}
@@ -83,7 +84,8 @@ func (c *Client) findTenants(
 
 // heal compares one tenant's bindings with what the Runner said, and writes where they differ.
 func (c *Client) heal(
-	ctx context.Context, tenant store.TenantID, h store.Heartbeat, listed map[sessionKey]store.SessionState, answer *store.HeartbeatAnswer,
+	ctx context.Context, tenant store.TenantID, h store.Heartbeat, lapsed bool, listed map[sessionKey]store.SessionState,
+	answer *store.HeartbeatAnswer,
 ) error {
 	bindings, unacked, err := c.sessionsOf(ctx, h.Runner)
 	if err != nil {
@@ -97,7 +99,8 @@ func (c *Client) heal(
 		at := sessionKey{b.Session, b.Generation}
 		state, isListed := listed[at]
 		over := false
-		if c.judge(h, b, state, isListed) != (verdict{}) {
+		v := c.judge(h, b, state, isListed)
+		if v != (verdict{}) {
 			ended, err := c.heardOf(ctx, b.Session, h, state, isListed)
 			if err != nil {
 				return err
@@ -111,6 +114,9 @@ func (c *Client) heal(
 			continue
 		}
 		running[at] = true
+		if lapsed || v.claim {
+			answer.Back = append(answer.Back, store.TenantAgent{Tenant: tenant, Agent: b.Agent})
+		}
 		o := store.SessionOrders{Session: b.Session, Generation: b.Generation, Start: !b.Claimed && !isListed}
 		if !c.db.rules.SilentHeads {
 			o.NewestCommand, o.Unacked = b.LastCommand, unacked[b.Session]

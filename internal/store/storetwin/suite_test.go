@@ -254,6 +254,8 @@ func TestHeartbeat(t *testing.T) {
 		if len(a.Orders) != 1 || a.Orders[0].Start || a.Orders[0].Stop {
 			t.Errorf("whoever runs it has claimed it: %+v", a)
 		}
+		equal(t, "whose claim was not known", a.Back, []store.TenantAgent{{Tenant: x.id, Agent: x.bot.ID}})
+		equal(t, "who was there all along", beat(store.SessionState{Session: id, Generation: s.Generation}).Back, nil)
 		b, err := g.Session(x.ctx, id)
 		must(t, err)
 		equal(t, "claimed", b.Claimed, true)
@@ -291,13 +293,23 @@ func TestExpiry(t *testing.T) {
 		runner, inc := g.runner(t, 1500*time.Millisecond)
 		s := g.start(t, x, x.bot.ID)
 		g.say(t, x, s, "t1", x.room, "1")
-		var overdue []string
-		for deadline := time.Now().Add(30 * time.Second); len(overdue) == 0 && time.Now().Before(deadline); {
-			var err error
-			overdue, err = g.OverdueRunners(t.Context(), 0)
-			must(t, err)
+		late := func() {
+			t.Helper()
+			var overdue []string
+			for deadline := time.Now().Add(30 * time.Second); len(overdue) == 0 && time.Now().Before(deadline); {
+				var err error
+				overdue, err = g.OverdueRunners(t.Context(), 0)
+				must(t, err)
+			}
+			equal(t, "overdue", overdue, []string{runner})
 		}
-		equal(t, "overdue", overdue, []string{runner})
+		late()
+		beat := store.Heartbeat{Runner: runner, Incarnation: inc, Counter: 8, Lease: time.Millisecond,
+			Sessions: []store.SessionState{{Session: s.Session, Generation: s.Generation, N: s.n, OpenTurn: "t1"}}}
+		back, err := g.Heartbeat(t.Context(), beat)
+		must(t, err)
+		equal(t, "who comes back after its lease", back.Back, []store.TenantAgent{{Tenant: x.id, Agent: x.bot.ID}})
+		late()
 		now, err := g.PingDatabase(t.Context(), 0)
 		must(t, err)
 		expired, err := g.ExpireRunner(t.Context(), store.Expiry{Runner: runner, Probe: now.Add(-time.Hour), Fresh: time.Minute})
