@@ -25,13 +25,14 @@ func Check(ctx context.Context, root string, _ io.Writer) ([]string, error) {
 		return nil, err
 	}
 	var found []string
+	all := append(walls(), rules...)
 	for _, p := range packages {
 		folder, inside := strings.CutPrefix(p.ImportPath, module)
 		if !inside {
 			continue
 		}
 		folder = strings.TrimPrefix(folder, "/")
-		for _, r := range rules {
+		for _, r := range all {
 			if r.holds(folder) {
 				found = append(found, r.judge(p)...)
 			}

@@ -11,7 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A fixture is a module of this one's name. Each import that must be found has a comment on its line: // want REASON.
+// A fixture is a module of this one's name. Each import that must be found has a comment on its line: // want REASON, or
+// several with "; " between them.
 func TestFixtures(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"good", "bad"} {
@@ -51,6 +52,34 @@ func TestEveryRuleRefusesSomething(t *testing.T) {
 	}
 }
 
+// Every room has walls, and all that is ours has a room or is meant to have none.
+func TestRooms(t *testing.T) {
+	t.Parallel()
+	for _, r := range walls() {
+		room := r.folders[0]
+		if len(r.judge(pkg{ImportPath: module + "/" + room, Imports: []string{module + "/cmd/compass"}})) == 0 {
+			t.Errorf("%s may import cmd", room)
+		}
+		for _, other := range rooms[room] {
+			if other == room || rooms[other] == nil {
+				t.Errorf("%s allows %s, which is itself or no room", room, other)
+			}
+		}
+	}
+	packages, err := list(t.Context(), "../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := []string{"cmd", "test", "hack", "build"}
+	for _, p := range packages {
+		folder := strings.TrimPrefix(p.ImportPath, module+"/")
+		inRoom := slices.ContainsFunc(walls(), func(r rule) bool { return r.holds(folder) })
+		if !inRoom && folder != "controllers" && !within(folder, free) {
+			t.Errorf("%s has no room: give it a row in rooms.go and in docs/architecture.md", folder)
+		}
+	}
+}
+
 func TestAnEmptyTreeIsAnError(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -79,15 +108,20 @@ func wanted(t *testing.T, root string) []string {
 			return err
 		}
 		for line := range strings.Lines(string(text)) {
-			code, finding, ok := strings.Cut(strings.TrimSpace(line), "// want ")
+			code, findings, ok := strings.Cut(strings.TrimSpace(line), "// want ")
 			if !ok {
 				continue
 			}
-			verb := "imports " + strings.Split(code, `"`)[1]
-			if through, reason, ok := strings.Cut(finding, " through: "); ok {
-				verb, finding = "brings along "+through, reason
+			for finding := range strings.SplitSeq(findings, "; ") {
+				verb := "imports " + strings.Split(code, `"`)[1]
+				if through, reason, ok := strings.Cut(finding, " through: "); ok {
+					verb, finding = "brings along "+through, reason
+				}
+				if room, ok := strings.CutPrefix(finding, "wall of "); ok {
+					finding = "the row of " + room + " in hack/checks/imports/rooms.go does not allow it"
+				}
+				want = append(want, module+"/"+folder+" "+verb+": "+finding)
 			}
-			want = append(want, module+"/"+folder+" "+verb+": "+finding)
 		}
 		return nil
 	})

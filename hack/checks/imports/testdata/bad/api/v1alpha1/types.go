@@ -1,5 +1,5 @@
 package v1alpha1
 
 import (
-	_ "github.com/rigelbuild/compass-operator/internal/naming" // want the API types take only apimachinery and Kubernetes' own types
+	_ "github.com/rigelbuild/compass-operator/internal/naming" // want the API types take only apimachinery and Kubernetes' own types; wall of api/v1alpha1
 )

@@ -1,5 +1,5 @@
 package fabric
 
 import (
-	_ "github.com/rigelbuild/compass-operator/internal/store" // want an adapter knows its own system alone
+	_ "github.com/rigelbuild/compass-operator/internal/store" // want wall of internal/fabric
 )

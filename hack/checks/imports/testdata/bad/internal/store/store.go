@@ -1,5 +1,5 @@
 package store
 
 import (
-	_ "github.com/rigelbuild/compass-operator/internal/delivery" // want an adapter knows its own system alone
+	_ "github.com/rigelbuild/compass-operator/internal/delivery" // want wall of internal/store
 )
