@@ -115,7 +115,14 @@ func (p *process) acquire(ctx context.Context, c config.Delivery, st *store.Stor
 		return nil, err
 	}
 	p.onClose(leases.Release)
-	p.spawn(ctx, "lease", leases.Run)
+	p.spawn(ctx, "lease of stream "+c.Stream, func(ctx context.Context) error {
+		err := leases.Run(ctx)
+		if errors.Is(err, store.ErrLeaseLost) {
+			err = fmt.Errorf("%w: Postgres did not answer for as long as it lasts, or another process took it; "+
+				"start again when Postgres answers and nobody else delivers for this stream", err)
+		}
+		return err
+	})
 	return leases, nil
 }
 

@@ -97,6 +97,9 @@ func (h home) database(ctx context.Context, adminDSN, name string, log *slog.Log
 	if err != nil {
 		return config.Database{}, err
 	}
+	if err := alone(ctx, a, name); err != nil {
+		return config.Database{}, err
+	}
 	if _, err := a.Ensure(ctx, admin.Spec{Database: name, Passwords: admin.Passwords{App: words[0], System: words[1], Provision: words[2]}}); err != nil {
 		return config.Database{}, fmt.Errorf("make database %s; check that Postgres runs and that --postgres-file holds the URL of a login "+
 			"that may make roles and databases: %w", name, err)
@@ -108,6 +111,31 @@ func (h home) database(ctx context.Context, adminDSN, name string, log *slog.Log
 	return config.Database{
 		App: login("app", words[0]), System: login("system", words[1]), Provision: login("provision", words[2]), Direct: login("system", words[1]),
 	}, nil
+}
+
+// lingering is how long Postgres may take to notice that the process before us has ended.
+const lingering = 3 * time.Second
+
+// alone refuses a database that another process works in: it would lose its passwords and its lease to us. A folder is locked,
+// but another folder can name the same database.
+func alone(ctx context.Context, a *admin.Admin, database string) error {
+	for deadline := time.Now().Add(lingering); ; {
+		n, err := a.Sessions(ctx, database)
+		switch {
+		case err != nil:
+			return fmt.Errorf("look at database %s; check that Postgres runs and that --postgres-file holds the URL of a login "+
+				"that may make roles and databases: %w", database, err)
+		case n == 0:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("another process works in database %s: end it, or name another database with --database", database)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func migrate(ctx context.Context, adminDSN, database string, log *slog.Logger) error {

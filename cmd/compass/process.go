@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"sync"
 	"time"
 
@@ -146,6 +147,9 @@ func (p *process) fabricConfig(name, inbox string, c config.Fabric, keys []confi
 // openFabric connects to NATS. There is no boot without it (REQ-062).
 func (p *process) openFabric(ctx context.Context, c fabric.Config) (*fabric.Fabric, error) {
 	fab, err := fabric.Open(ctx, c)
+	if errors.Is(err, fabric.ErrConfig) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reach NATS%s: %w", checkNATS(c.URLs, "fabric.urls and fabric.credsFile"), err)
 	}
@@ -173,6 +177,9 @@ func checkNATS(urls []string, settings string) string {
 func (p *process) serve(ctx context.Context, what, address string, server *http.Server) (net.Addr, error) {
 	var listen net.ListenConfig
 	l, err := listen.Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: another process listens at %s: end it, or name another address", what, address)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}

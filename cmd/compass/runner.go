@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ func runnerCommand() *cobra.Command {
 	f.StringVar(&o.caFile, "ca-file", "", "certificate authority of the server; default: the system's")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the enrolment token")
 	f.StringVar(&o.keyFile, "key-file", "", "file that keeps this Runner's key; made at the first start")
-	f.StringVar(&o.agent, "agent", "echo", "agent that runs in each session: echo, slow, crash, reject or record")
+	f.StringVar(&o.agent, "agent", "echo", "agent that runs in each session: echo, slow, crash, reject (what says \"poison\") or record")
 	f.StringVar(&o.record, "record", "", "file to which the agent record appends what it takes, one JSON line each")
 	f.StringSliceVar(&o.natsURLs, "nats-url", nil, "NATS servers, instead of those that enrolment names")
 	f.StringVar(&o.listen, "listen", "-", "address of metrics and health; - for none")
@@ -65,6 +66,9 @@ func runnerCommand() *cobra.Command {
 func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) {
 	if o.tokenFile == "" || o.keyFile == "" {
 		return errors.New("runner: name the file of the enrolment token with --token-file and a file for the key with --key-file")
+	}
+	if u, err := url.Parse(o.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("runner: --server %q is no address of a Connect API: write https://host:port", o.server)
 	}
 	ctx, p, err := newProcess(ctx, "compass-runner", config.Config{Log: config.Log{Level: o.level}}, log)
 	if err != nil {

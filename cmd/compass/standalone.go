@@ -54,7 +54,7 @@ func standaloneCommand() *cobra.Command {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the Connect API, in clear")
 	f.StringVar(&o.natsListen, "nats-listen", "", "address of NATS for Runners in other processes; default: none")
 	f.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:9090", "address of metrics and health; - for none")
-	f.StringVar(&o.agent, "agent", "echo", "agent of the Runner inside: echo, slow, crash, reject, record, or none for no Runner")
+	f.StringVar(&o.agent, "agent", "echo", "agent of the Runner inside: echo, slow, crash, reject (what says \"poison\"), record, or none for no Runner")
 	f.StringVar(&o.record, "record", "", "file to which the agent record appends what it takes, one JSON line each")
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.lease, "session-lease", 30*time.Second, "how long a Runner may be silent")
@@ -152,6 +152,12 @@ func (s *standalone) startParts(ctx context.Context, agent runner.Agent) (string
 // validate refuses what a flag can be set to and nothing could work with.
 func (o standaloneOptions) validate() error {
 	var bad []error
+	if o.postgresFile == "" {
+		bad = append(bad, errors.New("no Postgres: name the file that holds its URL with --postgres-file, or use make run"))
+	}
+	if o.data == "" {
+		bad = append(bad, errors.New("no folder: name one with --data for keys, passwords, tokens and NATS's files"))
+	}
 	if o.lease < time.Second {
 		bad = append(bad, fmt.Errorf("--session-lease %v: at least 1s, or every Runner is taken for dead", o.lease))
 	}
@@ -181,9 +187,6 @@ func orNone(s string) string {
 
 // openStores makes the database if need be and opens it twice: as Servers do, and fenced as a worker does.
 func (s *standalone) openStores(ctx context.Context) error {
-	if s.o.postgresFile == "" {
-		return errors.New("no Postgres: name the file that holds its URL with --postgres-file, or use make run")
-	}
 	dsn, err := readSecret(s.o.postgresFile, nil)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -41,21 +42,17 @@ type Store struct {
 	// MaxConnections of this process to each database's request path. Default: 20.
 	MaxConnections int `json:"maxConnections,omitempty"`
 	// Bootstrap lets a call without a tenant act as the system tenant. Standalone only (REQ-007).
-	Bootstrap bool `json:"bootstrap,omitempty"`
+	Bootstrap bool `json:"-"`
 }
 
 // Fabric says where NATS is.
 type Fabric struct {
-	// URLs of the servers. Empty: an embedded server is run.
+	// URLs of the servers. Required; a standalone process runs NATS itself.
 	URLs []string `json:"urls,omitempty"`
 	// CredsFile is a NATS credentials file, read again at every reconnect.
 	CredsFile string `json:"credsFile,omitempty"`
 	// CAFile verifies the servers' certificates; empty: the system's roots.
 	CAFile string `json:"caFile,omitempty"`
-	// StoreDir of the embedded server.
-	StoreDir string `json:"storeDir,omitempty"`
-	// Listen opens the embedded server to other processes, host:port; empty: it is reached in process only.
-	Listen string `json:"listen,omitempty"`
 	// CommandKeysFile holds the Ed25519 keys that sign commands, see CommandKeys.
 	CommandKeysFile string `json:"commandKeysFile,omitempty"`
 	// IssuerFile holds the scoped signing seeds with which a Server signs user JWTs for Runners; Servers only.
@@ -179,9 +176,8 @@ func (c Config) ValidateDelivery() error {
 		atLeast(c.Delivery.Lease, 3*time.Second, "delivery.lease"),
 		atLeast(c.Delivery.AckWait, time.Second, "delivery.ackWait"),
 		atLeast(c.Delivery.FloorTick, time.Second, "delivery.floorTick"),
-	}
-	if c.Delivery.MaxDeliver < 1 {
-		errs = append(errs, errors.New("delivery.maxDeliver: at least 1 attempt"))
+		positive(c.Delivery.MaxDeliver, "delivery.maxDeliver"),
+		positive(c.Delivery.MaxAckPending, "delivery.maxAckPending"),
 	}
 	for _, d := range c.Delivery.Backoff {
 		errs = append(errs, atLeast(d, 100*time.Millisecond, "delivery.backoff"))
@@ -197,12 +193,22 @@ func (c Config) validateCommon() error {
 		level = fmt.Errorf("log.level: %q is none of debug, info, warn, error", c.Log.Level)
 	}
 	return errors.Join(level,
-		require(c.Store.DatabasesFile, "store.databasesFile", "the file that names the databases"))
+		require(c.Store.DatabasesFile, "store.databasesFile", "the file that names the databases"),
+		positive(c.Store.MaxConnections, "store.maxConnections"),
+		require(strings.Join(c.Fabric.URLs, ""), "fabric.urls", "the addresses of the NATS servers"),
+		atLeast(c.Fabric.BootWait, time.Second, "fabric.bootWait"))
 }
 
 func require(value, field, what string) error {
 	if value == "" {
 		return fmt.Errorf("%s: missing; set it to %s", field, what)
+	}
+	return nil
+}
+
+func positive(n int, field string) error {
+	if n < 1 {
+		return fmt.Errorf("%s: %d; at least 1", field, n)
 	}
 	return nil
 }

@@ -70,9 +70,17 @@ func TestLoadRefusesWhatItDoesNotKnow(t *testing.T) {
 func TestValidateNamesEveryField(t *testing.T) {
 	t.Parallel()
 	err := config.Config{Log: config.Log{Level: "loud"}}.WithDefaults().ValidateDelivery()
-	for _, field := range []string{"log.level", "store.databasesFile", "fabric.commandKeysFile", "delivery.stream"} {
+	for _, field := range []string{"log.level", "store.databasesFile", "fabric.commandKeysFile", "fabric.urls", "delivery.stream"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error = %v: want it to name %s", err, field)
+		}
+	}
+	negative := config.Config{
+		Store: config.Store{MaxConnections: -1}, Fabric: config.Fabric{BootWait: -1}, Delivery: config.Delivery{MaxDeliver: -1, MaxAckPending: -5},
+	}.WithDefaults().ValidateDelivery()
+	for _, field := range []string{"store.maxConnections", "fabric.bootWait", "delivery.maxDeliver", "delivery.maxAckPending"} {
+		if negative == nil || !strings.Contains(negative.Error(), field) {
+			t.Errorf("error = %v: want it to name %s", negative, field)
 		}
 	}
 	half := config.Config{Server: config.Server{TLSCertFile: "x"}}.WithDefaults().ValidateServer()

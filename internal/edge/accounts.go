@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"connectrpc.com/connect"
 
@@ -43,6 +44,9 @@ func newAccount(m *compassv1.CreateAccountRequest) (store.Account, error) {
 	a.Kind, kindErr = wire.FromAccountKind(m.GetKind())
 	a.Role, roleErr = wire.FromRole(m.GetRole())
 	a.Wake, wakeErr = wire.FromWake(m.GetWake())
+	if a.Wake == store.WakeOnOwed && a.Kind == store.KindPerson {
+		wakeErr = fmt.Errorf("%w: nothing wakes a person; leave wake out", wire.ErrShape)
+	}
 	return a, errors.Join(kindErr, roleErr, wakeErr, wire.Handle(a.Handle), wire.DisplayName(a.DisplayName))
 }
 
@@ -68,6 +72,9 @@ func (s accounts) SetRole(
 		return nil, err
 	}
 	role, err := wire.FromRole(req.Msg.GetRole())
+	if req.Msg.GetRole() == compassv1.Role_ROLE_UNSPECIFIED { // a new account is a member then; here it would take a right away
+		err = fmt.Errorf("%w: no role; say ROLE_MEMBER or ROLE_ADMIN", wire.ErrShape)
+	}
 	if err = errors.Join(err, valid(account(req.Msg.GetAccountId()))); err != nil {
 		return nil, err
 	}

@@ -88,6 +88,12 @@ func TestPeopleTalk(t *testing.T) {
 	wants(t, "a post in an archived channel", err, connect.CodeFailedPrecondition)
 	_, err = accounts.SetRole(ctx, request(&compassv1.SetRoleRequest{AccountId: acme.Admin.ID, Role: compassv1.Role_ROLE_MEMBER}))
 	wants(t, "the last admin steps down", err, connect.CodeFailedPrecondition)
+	_, err = accounts.SetRole(ctx, request(&compassv1.SetRoleRequest{AccountId: acme.Admin.ID}))
+	wants(t, "no role", err, connect.CodeInvalidArgument)
+	_, err = accounts.CreateAccount(ctx, request(&compassv1.CreateAccountRequest{
+		Kind: compassv1.AccountKind_ACCOUNT_KIND_PERSON, Handle: "eve", Wake: compassv1.Wake_WAKE_ON_OWED,
+	}))
+	wants(t, "a person to wake", err, connect.CodeInvalidArgument)
 	_, err = accounts.CreateAccount(ctx, request(&compassv1.CreateAccountRequest{
 		Kind: compassv1.AccountKind_ACCOUNT_KIND_AGENT, Handle: "ada",
 	}))

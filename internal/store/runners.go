@@ -14,7 +14,7 @@ var (
 	// ErrTokenStolen: the token was bound to another key before. It is disabled from now on: somebody should look (R4).
 	ErrTokenStolen = errors.New("enrolment token was used with another key")
 	// ErrTokenDisabled: the token was shown with two keys at some time.
-	ErrTokenDisabled = errors.New("enrolment token is disabled")
+	ErrTokenDisabled = errors.New("enrolment token is disabled: issue a new one")
 )
 
 const (

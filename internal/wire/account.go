@@ -90,7 +90,7 @@ func FromAccountKind(k compassv1.AccountKind) (store.AccountKind, error) {
 		return store.KindAgent, nil
 	case compassv1.AccountKind_ACCOUNT_KIND_UNSPECIFIED:
 	}
-	return "", fmt.Errorf("%w: kind is person or agent", ErrShape)
+	return "", fmt.Errorf("%w: kind is ACCOUNT_KIND_PERSON or ACCOUNT_KIND_AGENT", ErrShape)
 }
 
 // FromRole reads a role; unspecified is member.
@@ -101,7 +101,7 @@ func FromRole(r compassv1.Role) (store.Role, error) {
 	case compassv1.Role_ROLE_ADMIN:
 		return store.RoleAdmin, nil
 	}
-	return "", fmt.Errorf("%w: role is member or admin", ErrShape)
+	return "", fmt.Errorf("%w: role is ROLE_MEMBER or ROLE_ADMIN", ErrShape)
 }
 
 // FromWake reads what wakes an agent; unspecified is manual.
@@ -112,7 +112,7 @@ func FromWake(w compassv1.Wake) (store.Wake, error) {
 	case compassv1.Wake_WAKE_ON_OWED:
 		return store.WakeOnOwed, nil
 	}
-	return "", fmt.Errorf("%w: wake is manual or on_owed", ErrShape)
+	return "", fmt.Errorf("%w: wake is WAKE_MANUAL or WAKE_ON_OWED", ErrShape)
 }
 
 func accountKind(k store.AccountKind) compassv1.AccountKind {

@@ -14,8 +14,8 @@ func TestStandaloneEndsWhereItCannotListen(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	for name, tc := range map[string]struct{ args, words []string }{
-		"the API's address":   {[]string{"--listen", taken.Addr().String()}, []string{"Connect API", "address already in use"}},
-		"the metrics address": {[]string{"--metrics-listen", taken.Addr().String()}, []string{"metrics and health", "address already in use"}},
+		"the API's address":   {[]string{"--listen", taken.Addr().String()}, []string{"Connect API", "another process listens at"}},
+		"the metrics address": {[]string{"--metrics-listen", taken.Addr().String()}, []string{"metrics and health", "another process listens at"}},
 		"no address":          {[]string{"--listen", "nonsense"}, []string{"Connect API", "nonsense"}},
 		"no such agent":       {[]string{"--agent", "nonsense"}, []string{`no agent "nonsense"`, "echo"}},
 		"a lease of no time":  {[]string{"--session-lease", "-5s"}, []string{"--session-lease", "at least 1s"}},
@@ -37,12 +37,14 @@ func TestStandaloneEndsWhereItCannotListen(t *testing.T) {
 	}
 }
 
-// A second process in one data folder would share NATS's files and the lease with the first; the first does not notice it.
-func TestOneStandalonePerFolder(t *testing.T) {
+// A second process in one data folder would share NATS's files and the lease with the first; one in another folder with the same
+// database would take its passwords and its lease. The first notices neither.
+func TestOneStandalonePerFolderAndDatabase(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	first := h.start()
 	refuses(t, h.secrets, h.args(), "another compass standalone works in "+h.data(), "--data")
+	refuses(t, h.secrets, append(h.args(), "--data", t.TempDir()), "another process works in database "+h.db.Name, "--database")
 	if !first.running() {
 		t.Error("the first has ended")
 	}

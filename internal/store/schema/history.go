@@ -144,7 +144,7 @@ func (r *Runner) status(ctx context.Context, conn *pgx.Conn) (Status, error) {
 		switch {
 		case done && a.Sum != m.Sum:
 			return st, fmt.Errorf("%w: %s was applied with another text (%s… there, %s… here): "+
-				"a released migration never changes, put the change into a new file", pg.ErrSchema, m.Name, a.Sum[:8], m.Sum[:8])
+				"a released migration never changes, put the change into a new file", pg.ErrSchema, m.Name, short(a.Sum), short(m.Sum))
 		case !done && m.Version < st.Version:
 			return st, fmt.Errorf("%w: %s was never applied but version %04d was: give it a number above that",
 				pg.ErrSchema, m.Name, st.Version)
@@ -154,6 +154,9 @@ func (r *Runner) status(ctx context.Context, conn *pgx.Conn) (Status, error) {
 	}
 	return st, nil
 }
+
+// short is enough of a digest to tell two apart; what stands in the table may be anything.
+func short(sum string) string { return sum[:min(8, len(sum))] }
 
 func asPgError(err error) *pgconn.PgError {
 	pgErr, _ := err.(*pgconn.PgError) //nolint:errorlint // what the connection returns is not wrapped
