@@ -84,7 +84,8 @@ func (c *Consumer) fanOut(ctx context.Context, t *tenant, w work, g *gate) error
 		}
 	}
 	c.wakeAll(ctx, t, view.Asleep)
-	d := &drain{Consumer: c, tenant: t, item: w.item, gate: g, claim: view.Claim, head: view.Head, now: begun, read: read}
+	d := &drain{Consumer: c, tenant: t, item: w.item, gate: g, claim: view.Claim, head: view.Head, now: begun, read: read,
+		sweeps: w.why&whySweep != 0}
 	live := map[string]bool{}
 	for _, s := range view.Sessions {
 		live[s.Session] = true
@@ -150,6 +151,7 @@ type drain struct {
 	read   time.Time // when the snapshot was there
 	plans  []*plan
 	left   bool // a session was not looked at
+	sweeps bool // the floor looks
 
 	suspect bool // the row that is being sent has an attempt on record
 }
@@ -162,10 +164,13 @@ type plan struct {
 	done bool // what follows waits: for room, for a pause to be over, for a Runner
 }
 
-// meet brings a session's chain up to what was read, and plans what it gets. A chain of another claim or generation ends.
+// meet brings a session's chain up to what was read, and plans what it gets. A chain of another claim or generation ends, and
+// so does one whose Runner was told of an ack that a failover forgot since: what it gets twice makes it acknowledge again
+// (DupReack). The floor alone looks for that, because until the ack is there again each answer would begin another chain.
 func (d *drain) meet(s store.OwedSession) {
 	ch := d.gate.chains[s.Session]
-	replaced := ch != nil && (ch.claim != d.claim || ch.live.Generation != s.Generation || ch.live.Runner != s.Runner)
+	replaced := ch != nil && (ch.claim != d.claim || ch.live.Generation != s.Generation || ch.live.Runner != s.Runner ||
+		d.sweeps && s.Acked < ch.acked)
 	if ch == nil || replaced {
 		ch = newChain(s.LiveSession, d.claim, s.Acked)
 		d.gates.begin(d.item, d.gate, ch)

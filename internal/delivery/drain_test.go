@@ -229,6 +229,27 @@ func TestForgottenPositionIsNotSentAgain(t *testing.T) {
 	})
 }
 
+// A lossy failover forgets an ack that the Runner was answered, and no new message makes it say so again: the floor sends
+// what is behind the cursor once more, and a duplicate makes the Runner acknowledge again (DupReack).
+func TestForgottenAckIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.run()
+		m := g.truth.post("c", "ada")
+		g.ref(m)
+		g.expect(bot, "sent", m)
+		g.sync(func() { g.truth.channels["c"].acked["bot"] = 0 })
+		pass(2 * time.Minute)
+		g.expect(bot, "not taken twice", m)
+		if n := len(g.box.sent()); n < 2 || n > 8 {
+			t.Errorf("sent %d times, want again with each tick", n)
+		}
+	})
+}
+
 // The window: 16 of a chain are unacknowledged at most, each ack lets one more go, and another channel is not held up.
 func TestWindow(t *testing.T) {
 	t.Parallel()

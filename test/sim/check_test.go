@@ -44,6 +44,7 @@ func (w *world) check() []string {
 	c.rightly()
 	c.settledRightly()
 	c.steeredRightly()
+	c.acknowledged()
 	for _, t := range w.tenants {
 		if p := c.Placements[t.id]; p.Stream != t.wanted.Load() || p.Draining {
 			c.fail("MOVE: tenant %s shall be with %v and is with %+v", t.id, t.wanted.Load(), p)
@@ -255,6 +256,36 @@ func (c *checker) steeredRightly() {
 		running := slices.ContainsFunc(c.Live, func(b store.Binding) bool { return b.Session == session })
 		if running && !applied && !c.lossy {
 			c.fail("STEER: %q was never applied by session %s", text, short(session))
+		}
+	}
+}
+
+// acknowledged: what a session that still runs has consumed is acknowledged, also where a failover forgot that it was. Who
+// consumed what is forgotten itself, and is beyond the head, is refused until the channel's next message.
+func (c *checker) acknowledged() {
+	runs := map[string]bool{}
+	for _, b := range c.Live {
+		runs[b.Session] = true
+	}
+	pending := map[string]bool{}
+	for _, o := range c.Owed {
+		if !o.Done {
+			pending[fmt.Sprint(o.Tenant, o.Agent, o.Message)] = true
+		}
+	}
+	beyond := map[string]bool{}
+	for _, t := range c.taken {
+		if t.pos > c.Heads[storetwin.Seat{Tenant: t.tenant, Channel: t.channel}] {
+			beyond[t.session+t.channel] = true
+		}
+	}
+	for _, t := range c.taken {
+		at := storetwin.Seat{Tenant: t.tenant, Channel: t.channel, Agent: t.agent}
+		if _, member := c.Members[at]; !runs[t.session] || !member || beyond[t.session+t.channel] || c.byID[t.tenant][t.message].Pos != t.pos {
+			continue
+		}
+		if !t.steer && c.Cursors[at] < t.pos || t.steer && pending[fmt.Sprint(t.tenant, t.agent, t.message)] {
+			c.fail("UNACKED: message %s at %d was consumed by session %s; cursor %d", short(t.message), t.pos, short(t.session), c.Cursors[at])
 		}
 	}
 }

@@ -33,6 +33,7 @@ var red = []struct {
 	{"ReplayOwed", controls{Rules: storetwin.Rules{ReplayForgets: true}, Faults: []string{"poison", "replay"}}, "LOST", 40},
 	{"OneTurn", controls{Rules: storetwin.Rules{ManyTurns: true}, Faults: []string{"kill server"}}, "for ever", 40},
 	{"MicroClock, Timeline", controls{Rules: storetwin.Rules{Milliseconds: true}, Faults: []string{"failover"}}, "", 100},
+	{"BindLock", controls{Rules: storetwin.Rules{BindLoose: true}, Faults: []string{"kill runner"}}, "", 100},
 	{"CmdHeads, CmdReack", controls{Rules: storetwin.Rules{SilentHeads: true}, Faults: []string{"kill server", "nats away"}}, "STEER", 60},
 }
 
