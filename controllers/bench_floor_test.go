@@ -132,7 +132,7 @@ func (w *bench) streamFloor(b *testing.B) time.Duration {
 				}
 			}
 		}
-		_, err1 = w.pool.Lease(ctx, at, name)
+		_, err1 = w.pool.Lease(ctx, at, name, 0)
 		_, err2 = w.pool.Backlog(ctx, at, name)
 		for range 3 { // in place of the status, as it is when the worker's pod is not there yet, has no lease, and is ready
 			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, GenerateName: name + "-"}}

@@ -235,8 +235,8 @@ func (p counting) DrainTenant(ctx context.Context, at backend.Place, id store.Te
 	return p.c.call("DrainTenant", func() error { return p.pool.DrainTenant(ctx, at, id, name) })
 }
 
-func (p counting) Lease(ctx context.Context, at backend.Place, name string) (store.LeaseSeen, error) {
-	return value(p.c, "Lease", func() (store.LeaseSeen, error) { return p.pool.Lease(ctx, at, name) })
+func (p counting) Lease(ctx context.Context, at backend.Place, name string, database int) (store.LeaseSeen, error) {
+	return value(p.c, "Lease", func() (store.LeaseSeen, error) { return p.pool.Lease(ctx, at, name, database) })
 }
 
 func (p counting) Backlog(ctx context.Context, at backend.Place, name string) (store.Backlog, error) {

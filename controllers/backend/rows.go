@@ -225,13 +225,13 @@ func (p *Pool) DrainTenant(ctx context.Context, at Place, id store.TenantID, str
 	return interpretStore(s.DrainTenant(ctx, id, stream))
 }
 
-// Lease tells who writes for a stream.
-func (p *Pool) Lease(ctx context.Context, at Place, stream string) (store.LeaseSeen, error) {
+// Lease tells who writes for a stream in one of the databases.
+func (p *Pool) Lease(ctx context.Context, at Place, stream string, database int) (store.LeaseSeen, error) {
 	s, err := p.store(ctx, at)
 	if err != nil {
 		return store.LeaseSeen{}, err
 	}
-	seen, err := s.ReadLease(ctx, stream)
+	seen, err := s.ReadLease(ctx, stream, database)
 	return seen, interpretStore(err)
 }
 

@@ -23,7 +23,7 @@ type placements interface {
 
 // leases say who writes for a stream.
 type leases interface {
-	Lease(ctx context.Context, at backend.Place, stream string) (store.LeaseSeen, error)
+	Lease(ctx context.Context, at backend.Place, stream string, database int) (store.LeaseSeen, error)
 	// Backlog counts what is not delivered; it reads much, so it is asked after everything else.
 	Backlog(ctx context.Context, at backend.Place, stream string) (store.Backlog, error)
 }

@@ -87,7 +87,7 @@ func (s *scope) tagged(ctx context.Context, siblings []v1alpha1.DeliveryStream) 
 
 // move carries out a plan and returns whom running workers have not let go of yet.
 func (r *Reconciler) move(ctx context.Context, s *scope, p *plan) (waits []string, err error) {
-	held := map[string]*store.LeaseSeen{}
+	held := map[writer]*store.LeaseSeen{}
 	hand := func(t store.TenantRow, to string) (moved bool, err error) {
 		free, err := r.letGo(ctx, s, t, held)
 		if err != nil {
@@ -114,9 +114,15 @@ func (r *Reconciler) move(ctx context.Context, s *scope, p *plan) (waits []strin
 	return waits, errors.Join(errs...)
 }
 
+// writer is who may write for the tenants of a stream that live in one database: its lease is there.
+type writer struct {
+	stream   string
+	database int
+}
+
 // letGo reports whether a tenant may change hands: nobody has it, its worker has said that it sends nothing more for it,
 // or that worker's lease is over. Else the worker is asked (MoveBound).
-func (r *Reconciler) letGo(ctx context.Context, s *scope, t store.TenantRow, held map[string]*store.LeaseSeen) (bool, error) {
+func (r *Reconciler) letGo(ctx context.Context, s *scope, t store.TenantRow, held map[writer]*store.LeaseSeen) (bool, error) {
 	if t.Stream == "" {
 		return true, nil
 	}
@@ -125,14 +131,15 @@ func (r *Reconciler) letGo(ctx context.Context, s *scope, t store.TenantRow, hel
 			return false, err
 		}
 	}
-	if held[t.Stream] == nil {
-		lease, err := r.Systems.Leases.Lease(ctx, s.at, t.Stream)
+	w := writer{t.Stream, t.Database}
+	if held[w] == nil {
+		lease, err := r.Systems.Leases.Lease(ctx, s.at, w.stream, w.database)
 		if err != nil {
 			return false, err
 		}
-		held[t.Stream] = &lease
+		held[w] = &lease
 	}
-	lease := held[t.Stream]
+	lease := held[w]
 	return !lease.Held || t.Claim > 0 && lease.Drained[t.ID] >= t.Claim, nil
 }
 
@@ -301,7 +308,7 @@ func (r *Reconciler) judgeWriter(ctx context.Context, s *scope) error {
 		return err
 	}
 	s.backlog = &backlog
-	lease, err := r.Systems.Leases.Lease(ctx, s.at, s.key.Name)
+	lease, err := r.Systems.Leases.Lease(ctx, s.at, s.key.Name, 0)
 	if err != nil {
 		return err
 	}

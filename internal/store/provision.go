@@ -170,11 +170,12 @@ type LeaseSeen struct {
 // A clean lease was given back.
 const sqlReadLease = `select not l.clean and l.expires_at > clock_timestamp(), l.holder, l.epoch, l.drained from compass.lease_read($1) l`
 
-// ReadLease tells who holds a stream's lease; nobody where it was never taken. It needs the provision right.
-func (s *Store) ReadLease(ctx context.Context, stream string) (LeaseSeen, error) {
-	rows, err := provisionQuery(ctx, s, 0, pgx.RowToStructByPos[LeaseSeen], sqlReadLease, stream)
+// ReadLease tells who holds a stream's lease in a database; nobody where it was never taken. Each database has one of its
+// own [F7], and it is there that a worker says which of the database's tenants it has let go of. It needs the provision right.
+func (s *Store) ReadLease(ctx context.Context, stream string, database int) (LeaseSeen, error) {
+	rows, err := provisionQuery(ctx, s, database, pgx.RowToStructByPos[LeaseSeen], sqlReadLease, stream)
 	if err != nil || len(rows) == 0 {
-		return LeaseSeen{}, wrapf(err, "read lease of stream %s", stream)
+		return LeaseSeen{}, wrapf(err, "read lease of stream %s in database %d", stream, database)
 	}
 	return rows[0], nil
 }

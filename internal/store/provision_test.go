@@ -159,7 +159,7 @@ func TestEnsureRunnerToken(t *testing.T) {
 func TestReadLease(t *testing.T) {
 	t.Parallel()
 	s, db := openForProvision(t)
-	seen, err := s.ReadLease(t.Context(), "main")
+	seen, err := s.ReadLease(t.Context(), "main", 0)
 	if err != nil || seen.Held {
 		t.Fatalf("%+v, %v", seen, err)
 	}
@@ -174,14 +174,14 @@ func TestReadLease(t *testing.T) {
 	if _, err := super.Exec(t.Context(), `select compass.confirm_drain('main', $1, 7)`, string(idA)); err != nil {
 		t.Fatal(err)
 	}
-	seen, err = s.ReadLease(t.Context(), "main")
+	seen, err = s.ReadLease(t.Context(), "main", 0)
 	if err != nil || !seen.Held || seen.Holder != "pod-1" || seen.Epoch == 0 || seen.Drained[idA] != 7 {
 		t.Errorf("%+v, %v", seen, err)
 	}
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if seen, err := s.ReadLease(t.Context(), "main"); err != nil || seen.Held {
+	if seen, err := s.ReadLease(t.Context(), "main", 0); err != nil || seen.Held {
 		t.Errorf("after the goodbye: %+v, %v", seen, err)
 	}
 }

@@ -16,7 +16,7 @@ func (c *cluster) move(from, to string) {
 	await(c.tb, "the worker of "+from+" lets go", func() string {
 		row, err := st.TenantBySlug(ctx, c.tenant.Slug)
 		must(c.tb, err)
-		held, err := st.ReadLease(ctx, from)
+		held, err := st.ReadLease(ctx, from, 0)
 		must(c.tb, err)
 		return unless(!held.Held || held.Drained[c.tenant.ID] >= row.Claim, "%v", held)
 	})

@@ -50,7 +50,7 @@ func (w *world) operate(ctx context.Context, c *storetwin.Client, t *tenant) (st
 	if !p.Draining && c.DrainTenant(ctx, t.id, p.Stream) != nil {
 		return p.Stream
 	}
-	lease, err := c.ReadLease(ctx, p.Stream)
+	lease, err := c.ReadLease(ctx, p.Stream, 0)
 	if err == nil && (!lease.Held || lease.Drained[t.id] >= p.Claim) && c.PlaceTenant(ctx, t.id, p.Stream, wanted) == nil {
 		w.s.say("MOVED ", string(t.id), " to ", wanted)
 		return wanted

@@ -205,9 +205,9 @@ func TestChangedHistoryIsRefused(t *testing.T) {
 		says  string
 	}{
 		"a broken digest": {files("0001_a.sql", foundation, "0003_c.sql", "select 3"), "0003_c.sql was applied with another text (x… there"},
-		"another text":  {files("0001_a.sql", foundation+" ", "0003_c.sql", "select 3"), "0001_a.sql was applied with another text"},
-		"passed over":   {files("0001_a.sql", foundation, "0002_b.sql", "select 2", "0003_c.sql", "select 3"), "0002_b.sql was never applied"},
-		"older is fine": {files("0001_a.sql", foundation), ""},
+		"another text":    {files("0001_a.sql", foundation+" ", "0003_c.sql", "select 3"), "0001_a.sql was applied with another text"},
+		"passed over":     {files("0001_a.sql", foundation, "0002_b.sql", "select 2", "0003_c.sql", "select 3"), "0002_b.sql was never applied"},
+		"older is fine":   {files("0001_a.sql", foundation), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -34,7 +34,7 @@ type port interface {
 	Session(ctx context.Context, session string) (store.Binding, error)
 	DrainTenant(ctx context.Context, id store.TenantID, stream string) error
 	PlaceTenant(ctx context.Context, id store.TenantID, from, to string) error
-	ReadLease(ctx context.Context, stream string) (store.LeaseSeen, error)
+	ReadLease(ctx context.Context, stream string, database int) (store.LeaseSeen, error)
 	IssueRunnerToken(ctx context.Context, hash [32]byte, fleet string) error
 	ReplayDeadLetters(ctx context.Context, f store.DeadLetterFilter, actor string, dryRun bool) (store.Replayed, error)
 }

@@ -38,8 +38,8 @@ func placement(id store.TenantID) want {
 	return want{lockKey{"placement", string(id), "", ""}, true}
 }
 
-// ReadLease is store.ReadLease.
-func (c *Client) ReadLease(ctx context.Context, stream string) (seen store.LeaseSeen, err error) {
+// ReadLease is store.ReadLease; here there is one database.
+func (c *Client) ReadLease(ctx context.Context, stream string, _ int) (seen store.LeaseSeen, err error) {
 	err = c.asLoop(ctx, "read lease", func(t *tx) error {
 		return t.stmt("select lease", func() error {
 			w, ok := t.writers.get(t, stream)

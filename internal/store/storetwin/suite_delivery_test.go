@@ -233,7 +233,7 @@ func TestMove(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, g *ground) {
 		x := g.a
-		seen, err := g.ReadLease(t.Context(), g.stream)
+		seen, err := g.ReadLease(t.Context(), g.stream, 0)
 		must(t, err)
 		equal(t, "nobody's lease", seen.Held, false)
 		lease, fence := g.writer(t)
@@ -250,7 +250,7 @@ func TestMove(t *testing.T) {
 		must(t, err)
 		equal(t, "listed", moved, []store.StreamTenant{{Tenant: x.id, Claim: before.Claim, Draining: true}})
 		must(t, g.ConfirmDrain(x.ctx, fence, before.Claim))
-		seen, err = g.ReadLease(t.Context(), g.stream)
+		seen, err = g.ReadLease(t.Context(), g.stream, 0)
 		must(t, err)
 		equal(t, "the word", fmt.Sprint(seen.Held, seen.Epoch == fence.Epoch, seen.Drained), fmt.Sprint(true, true, map[store.TenantID]int64{x.id: before.Claim}))
 		must(t, g.PlaceTenant(t.Context(), x.id, g.stream, "another"))
@@ -259,7 +259,7 @@ func TestMove(t *testing.T) {
 		equal(t, "placed", fmt.Sprint(after.Stream, " ", after.Draining, after.Claim > before.Claim), "another false true")
 		want(t, "the word of whom it has left", g.ConfirmDrain(x.ctx, fence, before.Claim), store.ErrStaleWriter)
 		must(t, lease.Release(t.Context()))
-		seen, err = g.ReadLease(t.Context(), g.stream)
+		seen, err = g.ReadLease(t.Context(), g.stream, 0)
 		must(t, err)
 		equal(t, "given back", seen.Held, false)
 	})

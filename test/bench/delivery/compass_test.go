@@ -107,7 +107,7 @@ func (p *product) server() {
 func (p *product) worker() {
 	p.tb.Helper()
 	db := p.world.Database
-	st, err := store.Open(p.tb.Context(), store.Config{Databases: []store.Database{{App: db.App, System: db.System, Direct: db.System}}, Fenced: true})
+	st, err := store.Open(p.tb.Context(), store.Config{Databases: []store.Database{{App: db.App, System: db.System, Direct: db.Direct}}, Fenced: true})
 	must(p.tb, err)
 	p.tb.Cleanup(st.Close)
 	lease, err := st.NewLease(store.LeaseOptions{Stream: stream, Holder: "bench"})
