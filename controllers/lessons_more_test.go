@@ -157,7 +157,7 @@ func TestLesson38HostileNames(t *testing.T) {
 func TestLesson51ServerThatNeverAnswers(t *testing.T) {
 	t.Parallel()
 	th := newThread(t, v1alpha1.DeletionPolicyRetain)
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,12 @@ func TestLesson52ForeignSecretsAreNotKept(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- held.Start(ctx) }()
-	t.Cleanup(func() { end(); <-ended })
+	t.Cleanup(func() {
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 	secret := func(name string, labels map[string]string) {
 		t.Helper()
 		g.create(t, &corev1.Secret{

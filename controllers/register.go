@@ -115,7 +115,7 @@ func registerTenant(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 		return err
 	}
 	how := options(o.Tenants, 16)
-	fair := &flow.Fair[*v1alpha1.CompassTenant]{Next: r, Server: tenant.Server, Most: half(how)}
+	fair := &flow.Fair[*v1alpha1.CompassTenant]{Next: r, Server: tenant.Server, Most: half(how), Now: r.Now}
 	return watchTenant(mgr, how, reconcile.AsReconciler(mgr.GetClient(), fair), tenantsHear(o.Pool, mgr.GetClient()))
 }
 
@@ -128,7 +128,7 @@ func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 		return err
 	}
 	how := options(o.Streams, 8)
-	fair := &flow.Fair[*v1alpha1.DeliveryStream]{Next: r, Server: stream.Server, Most: half(how)}
+	fair := &flow.Fair[*v1alpha1.DeliveryStream]{Next: r, Server: stream.Server, Most: half(how), Now: r.Now}
 	return watchStream(mgr, how, reconcile.AsReconciler(mgr.GetClient(), fair), streamsHear(o.Pool, mgr.GetClient()))
 }
 

@@ -115,10 +115,12 @@ func (th thread) publish(t *testing.T, at string) (published func() int64, stop 
 	return count.Load, func() uint64 {
 		cancel()
 		<-done
-		seen, err := th.pool.EnsureStream(t.Context(), th.place(t), spec, v1alpha1.AdoptionNever)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var seen fabric.StreamSeen
+		eventually(t, "the stream can be read", func() (ok bool) { // a leader may just be chosen
+			var err error
+			seen, err = th.pool.EnsureStream(t.Context(), th.place(t), spec, v1alpha1.AdoptionNever)
+			return err == nil
+		})
 		return seen.Messages
 	}
 }

@@ -63,12 +63,20 @@ func runnerCommand() *cobra.Command {
 	return cmd
 }
 
-func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) {
+// validate refuses flags with which no Server could ever be reached.
+func (o runnerOptions) validate() error {
 	if o.tokenFile == "" || o.keyFile == "" {
 		return errors.New("runner: name the file of the enrolment token with --token-file and a file for the key with --key-file")
 	}
 	if u, err := url.Parse(o.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("runner: --server %q is no address of a Connect API: write https://host:port", o.server)
+	}
+	return nil
+}
+
+func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) {
+	if err := o.validate(); err != nil {
+		return err
 	}
 	ctx, p, err := newProcess(ctx, "compass-runner", config.Config{Log: config.Log{Level: o.level}}, log)
 	if err != nil {

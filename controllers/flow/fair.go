@@ -17,7 +17,7 @@ type Fair[T client.Object] struct {
 	Server func(T) client.ObjectKey
 	// Most passes of one server at the same time (required). It should be half of what there is.
 	Most int
-	// Now is the clock; default time.Now.
+	// Now is the clock.
 	Now func() time.Time
 
 	mu      sync.Mutex
@@ -54,9 +54,6 @@ func (f *Fair[T]) Reconcile(ctx context.Context, obj T) (reconcile.Result, error
 func (f *Fair[T]) enter(server client.ObjectKey) (id int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.Now == nil {
-		f.Now = time.Now
-	}
 	if f.servers == nil {
 		f.servers = map[client.ObjectKey]*inFlight{}
 	}

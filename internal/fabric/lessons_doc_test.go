@@ -16,7 +16,8 @@ func TestLessonsPageNamesTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tests strings.Builder
-	for _, pattern := range []string{"*_test.go", "fabrictest/*.go", "../delivery/*_test.go", "../store/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "fabrictest/*.go", "../delivery/*_test.go", "../store/*_test.go", "../store/admin/*_test.go",
+		"../../controllers/*_test.go", "../../controllers/flow/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no file %s, %v", pattern, err)
