@@ -251,8 +251,14 @@ func runnersSurvive(t *testing.T, g Ground) {
 	}
 	restore()
 	fresh := body(t, &compassv1.Command{RunnerId: Runner1, SessionId: "fresh"})
+	var refused error
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last command: %v", refused)
+		}
+	})
 	Eventually(t, "commands arrive again", func() bool {
-		_ = f.SendCommand(t.Context(), addr(Runner1), fresh)
+		refused = f.SendCommand(t.Context(), addr(Runner1), fresh)
 		return len(h.got()) > 0
 	})
 	if got := h.got()[0].GetSessionId(); got != "fresh" {
