@@ -96,7 +96,7 @@ func TestStartScanPrecedesTheFirstReference(t *testing.T) {
 	})
 }
 
-// Holds REQ-035, REQ-103, REQ-104: what a reference names is looked for under its tenant, and a forged one finds nothing.
+// Holds REQ-035, REQ-103, REQ-104, REQ-124: what a reference names is looked for under its tenant, and a forged one finds nothing.
 // Holds REQ-049: a row that is not there is counted, and parks nothing.
 func TestReferencesThatLeadNowhere(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ func TestBroadcaster(t *testing.T) {
 	fabrictest.RunBroadcaster(t, func(t *testing.T) fabrictest.Ground { return newBroker(t) })
 }
 
-// Holds REQ-114, REQ-118, REQ-119.
+// Holds REQ-114, REQ-118, REQ-119, REQ-154.
 func TestRunnerFabric(t *testing.T) {
 	t.Parallel()
 	fabrictest.RunRunnerFabric(t, func(t *testing.T) fabrictest.Ground { return newBroker(t) })

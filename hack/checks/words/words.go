@@ -24,6 +24,7 @@ var bans = []ban{
 	{regexp.MustCompile(`(^|[^A-Za-z0-9._/-])/([r]oot|[h]ome/[a-z]+)/`), "a path of one machine"},
 	{regexp.MustCompile(`\b([p]roxy|[s]um)\.golang\.org\b|\b[r]egistry\.(npmjs|yarnpkg)\.|\b([d]eb|[s]ecurity)\.debian\.org\b`), "the host of a package registry"},
 	{regexp.MustCompile(`(?i)\b(is|if|for)?([m]ulti|[s]ingle)_?tenant(mode)?\b`), "a fork by the number of tenants: one or many, the code is the same (REQ-091)"},
+	{regexp.MustCompile(`\bpg_[n]otify\b|\b[W]aitForNotification\b`), "Postgres notifications: what changed travels over NATS (REQ-151)"},
 }
 
 // exceptions are lines that have to say what is banned. A line is known by its file and a part of it.

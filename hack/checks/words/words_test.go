@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Holds REQ-091.
+// Holds REQ-091, REQ-151.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	// Written with a gap, which is closed before use, so that this file passes its own check.
@@ -31,6 +31,7 @@ func TestInspect(t *testing.T) {
 		"import \"golang.org/x/net\"":                     "",
 		"if cfg.Mul~tiTenant {":                           `"Mul~tiTenant"`,
 		"SIN~GLE_TENANT=1":                                `"SIN~GLE_TENANT"`,
+		"select pg_n~otify('x', '')":                      `"pg_n~otify"`,
 		"a single tenant's rows, for many tenants":        "",
 	}
 	for line, want := range tests {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
@@ -20,6 +21,7 @@ func RunRunnerFabric(t *testing.T, ground func(t *testing.T) Ground) {
 	t.Helper()
 	cases := map[string]func(*testing.T, Ground){
 		"CommandReachesItsRunner":        commandReachesItsRunner,
+		"BodiesTravelUnopened":           bodiesTravelUnopened,
 		"NobodyListeningIsRunnerGone":    nobodyListeningIsGone,
 		"UnsignedAndForeignAreDropped":   unsignedAndForeignAreDropped,
 		"TwoKeysDuringARotation":         twoKeysDuringARotation,
@@ -109,6 +111,29 @@ func commandReachesItsRunner(t *testing.T, g Ground) {
 		}
 	}
 	never(t, "another Runner hears it", func() bool { return len(two.got()) > 0 })
+}
+
+// What a box is made of, and what is scheduled on it, is said in bodies; the fabric owns subjects, envelope and order.
+func bodiesTravelUnopened(t *testing.T, g Ground) {
+	f := server(t, g)
+	conn := g.Runner(t, Runner1, fabric.NewCommandKeys(TestCommandKeys("k1")))
+	var bodies heard[string]
+	_, err := conn.Commands(t.Context(), func(_ context.Context, _ *compassv1.Command, signed *compassv1.SessionsResponse) {
+		bodies.add(string(signed.GetBody()))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := body(t, &compassv1.Command{RunnerId: Runner1, SessionId: "s"})
+	sent.Body = protowire.AppendTag(sent.GetBody(), 9000, protowire.BytesType) // a field that this version does not know
+	sent.Body = protowire.AppendString(sent.GetBody(), "gpu: 2")
+	if err := f.SendCommand(t.Context(), addr(Runner1), sent); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "it arrives", func() bool { return len(bodies.got()) == 1 })
+	if got := bodies.got()[0]; got != string(sent.GetBody()) {
+		t.Errorf("it arrived as %q, want %q", got, sent.GetBody())
+	}
 }
 
 func nobodyListeningIsGone(t *testing.T, g Ground) {
