@@ -250,6 +250,26 @@ func TestForgottenAckIsAskedForAgain(t *testing.T) {
 	})
 }
 
+// What a chain passed because it was set aside is owed again when a failover has forgotten that: the floor trusts no memory.
+func TestFloorForgetsWhatWasPassed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot", "author")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.run(func(o *Options) { o.FloorTick = time.Minute })
+		m := g.truth.post("c", "author")
+		aside := store.Delivery{MessageID: m.ID, Recipient: "bot", Channel: m.Channel, Pos: m.Pos}
+		g.sync(func() { g.truth.dead[aside] = &store.Parked{} })
+		g.ref(m)
+		pass(3 * time.Minute)
+		g.expect(bot, "set aside")
+		g.sync(func() { delete(g.truth.dead, aside) })
+		pass(3 * time.Minute)
+		g.expect(bot, "owed again", m)
+	})
+}
+
 // The window: 16 of a chain are unacknowledged at most, each ack lets one more go, and another channel is not held up.
 func TestWindow(t *testing.T) {
 	t.Parallel()
