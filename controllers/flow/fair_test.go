@@ -99,7 +99,7 @@ func TestOneServerThatHangs(t *testing.T) {
 	t.Parallel()
 	fair := func(hangs string) reconcile.ObjectReconciler[*v1alpha1.CompassTenant] {
 		return &flow.Fair[*v1alpha1.CompassTenant]{
-			Next: backends{hangs}, Most: 8,
+			Next: backends{hangs}, Most: 8, Now: time.Now,
 			Server: func(o *v1alpha1.CompassTenant) client.ObjectKey { return client.ObjectKey{Name: o.Spec.ServerRef.Name} },
 		}
 	}
