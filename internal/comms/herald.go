@@ -38,12 +38,12 @@ func (s *shared) plan(tenant store.TenantID, events []event.Event) *trip {
 	t := newTrip(tenant)
 	for _, e := range events {
 		p := s.pages[address{tenant, e.Scope}]
-		if e.Kind != event.NameMessageVisible || p == nil || p.upTo >= e.Version {
+		if e.Kind != event.NameMessageVisible || p == nil {
 			continue
 		}
 		if of, mine := t.spans[e.Scope]; mine {
 			t.spans[e.Scope] = span{of.after, max(of.head, e.Version)}
-		} else if p.flight == nil {
+		} else if p.flight == nil && p.upTo < e.Version { // else it is here, or on its way
 			s.takeOn(t, e.Scope, p, span{p.upTo, e.Version})
 		}
 	}

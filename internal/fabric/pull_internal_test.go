@@ -67,7 +67,9 @@ func startAsked(t *testing.T) *asked {
 	go func() { a.ended <- q.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		_ = <-a.ended // by the cancellation, or as the test said
+		if err := <-a.ended; err != nil {
+			t.Error(err)
+		}
 	})
 	return a
 }

@@ -30,7 +30,7 @@ var rules = []rule{
 	{regexp.MustCompile(`(?is)\bset_config\s*\((?:[^()]|\([^()]*\))*,\s*(?:false|'f'|'false'|\$\d+)\s*\)`),
 		"set_config must end with the transaction: its third argument is true", nil},
 	{regexp.MustCompile(`(?i)\bpg_(?:try_)?advisory_(?:un)?lock(?:_shared|_all)?\s*\(`),
-		"a session's lock does not survive a pooler: pg_advisory_xact_lock", nil},
+		"a session's lock does not survive a pooler: pg_advisory_xact_lock", []string{"move"}}, // which refuses a pooler
 	{regexp.MustCompile(start + `(?:(?:un)?listen\s+[\w"*]+\s*;?\s*$|notify\s+\w+\s*(?:[,;]|$)|discard\s+(?:all|plans|sequences|temp)|` +
 		`prepare\s+\w+\s*(?:\(|as\b)|deallocate\s+[\w"]+\s*;?\s*$|declare\s+\w+\s.*\bcursor\b|` +
 		`create\s+(?:local\s+|global\s+)?temp(?:orary)?\s)`),
