@@ -35,6 +35,7 @@ type cluster struct {
 	address string // of the broker
 	broker  *embedded.Server
 	tick    time.Duration // the worker's floor tick; default: that of the product
+	lease   time.Duration // the stream's lease; default: that of the product
 	// programs are builds for those that start from now on; default: the program under test.
 	programs struct{ worker, runner string }
 }
@@ -67,10 +68,14 @@ func (c *cluster) makeStream(stream string) {
 	operator, err := fabric.Open(c.tb.Context(), fabric.Config{Name: "operator", InProcess: c.broker, Credentials: credentials, Stream: stream, Logger: quiet})
 	must(c.tb, err)
 	spec := fabric.StreamSpec{Name: stream}
-	_, _, err1 := operator.EnsureStream(c.tb.Context(), spec, false)
-	_, _, err2 := operator.EnsureDeadLetters(c.tb.Context(), spec, false)
-	_, _, err3 := operator.EnsureConsumer(c.tb.Context(), spec, false)
-	must(c.tb, errors.Join(err1, err2, err3, operator.Close(c.tb.Context())))
+	await(c.tb, "the stream is made", func() string { // tried again, as the operator does
+		_, _, err1 := operator.EnsureStream(c.tb.Context(), spec, false)
+		_, _, err2 := operator.EnsureDeadLetters(c.tb.Context(), spec, false)
+		_, _, err3 := operator.EnsureConsumer(c.tb.Context(), spec, false)
+		err := errors.Join(err1, err2, err3)
+		return unless(err == nil, "%v", err)
+	})
+	must(c.tb, operator.Close(c.tb.Context()))
 }
 
 // credentials writes the file with which a process of a role enters the broker.
@@ -155,7 +160,7 @@ func (c *cluster) workerOf(stream, name string) *worker {
 	c.tb.Helper()
 	w := &worker{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
 	file, dir := c.settings(fabric.RoleWorker, stream, w.pg, w.nats)
-	file.Delivery = config.Delivery{Stream: stream, Holder: name, FloorTick: config.Duration(c.tick)}
+	file.Delivery = config.Delivery{Stream: stream, Holder: name, FloorTick: config.Duration(c.tick), Lease: config.Duration(c.lease)}
 	w.process = launchOf(c.tb, cmp.Or(c.programs.worker, program), c.secrets, name, "delivery", "--config", putYAML(c.tb, dir, "config.yaml", file))
 	w.metrics = w.listening("metrics and health")
 	return w

@@ -74,8 +74,10 @@ func altered(t *testing.T, changes ...change) (path string) {
 // Holds REQ-209: the Runner's refusal alone.
 func TestRunnerHoldsWithoutTheLease(t *testing.T) {
 	t.Parallel()
-	s, w1 := newScene(t, "worker 1")
-	s.tick = time.Second // a reference is claimed by one of the two, and either may be refused
+	c := newCluster(t)
+	c.lease = time.Minute // the deadline of a worker's own is another layer
+	c.tick = time.Second  // a reference is claimed by one of the two, and either may be refused
+	s, w1 := newSceneIn(t, c, "worker 1")
 	w1.kill()
 	s.truth.without(sqlNoLease + sqlNoCheck)
 	w2, w3 := s.worker("worker 2").serves(), s.worker("worker 3").serves()
