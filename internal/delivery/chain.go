@@ -19,7 +19,7 @@ import (
 // between a link and its prev.
 //
 // A chain ends, and a new one begins at acked, with a new generation and with a new claim of the tenant (GateClaim). One
-// that is dropped is no loss: what was sent twice is answered "already".
+// that is dropped is no loss: to what it holds already a Runner answers with what it holds.
 type chain struct {
 	live  store.LiveSession
 	claim int64
