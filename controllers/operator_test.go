@@ -87,6 +87,12 @@ func (r recorder) Eventf(_, _ runtime.Object, kind, reason, _, _ string, _ ...an
 
 func newOperator(t *testing.T, g *ground, c *calls) *operator {
 	t.Helper()
+	return newOperatorOf(t, g, c, "dev")
+}
+
+// newOperatorOf is one of some version, which it runs Servers and workers of.
+func newOperatorOf(t *testing.T, g *ground, c *calls, version string) *operator {
+	t.Helper()
 	op := &operator{ground: g, calls: c}
 	op.client = indexed{counted(g.api, c)}
 	kids := kube.Children{Client: op.client, Live: counted(g.api, c)}
@@ -94,7 +100,7 @@ func newOperator(t *testing.T, g *ground, c *calls) *operator {
 		Client: op.client, Events: recorder{op}, Now: op.now, Spread: func(d time.Duration) time.Duration { return d },
 		Resync: time.Hour, Poll: time.Minute, Step: 5 * time.Minute, Budget: 10 * time.Minute,
 	}
-	images := kube.Images{Compass: "localhost/compass:dev", NATS: "localhost/nats:dev", PullPolicy: "IfNotPresent"}
+	images := kube.Images{Compass: "localhost/compass:" + version, NATS: "localhost/nats:dev", PullPolicy: "IfNotPresent"}
 	pool := counting{g.pool, c}
 	var err1, err2, err3 error
 	op.server, err1 = server.New(server.Options{

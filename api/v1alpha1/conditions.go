@@ -102,6 +102,8 @@ const (
 	ReasonDatabaseUnreachable = "DatabaseUnreachable"
 	// ReasonDatabaseAuthFailed: Postgres refuses the admin's credentials.
 	ReasonDatabaseAuthFailed = "DatabaseAuthFailed"
+	// ReasonDatabaseUnfit: Postgres is older than what is supported; the message has both versions.
+	ReasonDatabaseUnfit = "DatabaseUnfit"
 	// ReasonWaitingForSuperuser: something in Postgres is not as it must be, and only a superuser can put it right; the
 	// message has the statement.
 	ReasonWaitingForSuperuser = "WaitingForSuperuser"

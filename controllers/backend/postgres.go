@@ -207,6 +207,8 @@ func (a Admin) interpret(err error) error {
 		return a.unreadable()
 	case errors.Is(err, admin.ErrForeign):
 		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, err.Error()+": choose another spec.database.name, or give it to that role")
+	case errors.Is(err, admin.ErrOutdated):
+		return fault.Waiting(v1alpha1.ReasonDatabaseUnfit, fmt.Sprintf("at %s %v: upgrade it, or name another in %s", a, err, from))
 	case errors.Is(err, admin.ErrBeyondAdmin):
 		return fault.Waiting(v1alpha1.ReasonWaitingForSuperuser, err.Error())
 	case strings.HasPrefix(code, "28"):

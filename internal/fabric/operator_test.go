@@ -15,6 +15,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/fabric/fabrictest"
 )
 
+// Holds REQ-222: a NATS server older than those that the suite runs on is refused by name.
 func TestSupportedVersions(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[string]bool{

@@ -30,9 +30,11 @@ func (c *cluster) move(from, to string) {
 func TestTenantsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	const other = "other"
-	s, w := newScene(t, "worker 1")
+	c := newCluster(t)
+	c.lease = 20 * time.Second // a worker that Postgres does not answer for so long would end, and nobody here starts it again
+	c.tick = 3 * time.Second   // what was published to the stream of before waits for it
+	s, w := newSceneIn(t, c, "worker 1")
 	s.makeStream(other)
-	s.tick = 3 * time.Second // what was published to the stream of before waits for it
 	second := s.workerOf(other, "worker 2").serves()
 	for range 3 {
 		s.move(stream, other)

@@ -23,6 +23,9 @@ var ErrBeyondAdmin = errors.New("needs a superuser")
 // ErrAbsent says: there is no database to look into, and none may be made.
 var ErrAbsent = errors.New("does not exist")
 
+// ErrOutdated says: the server is older than MinServerVersion.
+var ErrOutdated = errors.New("Postgres is too old")
+
 // ErrUnreadable says: the DSN is none that pgx takes. It does not say why, because the cause would quote it.
 var ErrUnreadable = errors.New("the admin's DSN cannot be read")
 

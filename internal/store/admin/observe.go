@@ -10,6 +10,9 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
 )
 
+// MinServerVersion is the oldest Postgres that is supported, as server_version_num has it (REQ-222).
+const MinServerVersion = 150000
+
 // Observation is what the catalogue says now.
 type Observation struct {
 	// ServerVersion is as server_version_num has it, such as 150018.
@@ -96,9 +99,19 @@ func (a *Admin) Observe(ctx context.Context, database string) (Observation, erro
 	return seen, nil
 }
 
+func supported(version int) error {
+	if version < MinServerVersion {
+		return fmt.Errorf("%w: it is %d, and Compass needs %d or later", ErrOutdated, version/10000, MinServerVersion/10000)
+	}
+	return nil
+}
+
 func observe(ctx context.Context, q querier, database string, roles naming.Roles) (o Observation, err error) {
 	ours := names(roles)
 	if err = q.QueryRow(ctx, sqlServer).Scan(&o.ServerVersion, &o.AdminSuperuser); err != nil {
+		return o, err
+	}
+	if err := supported(o.ServerVersion); err != nil {
 		return o, err
 	}
 	mode := "SET"
