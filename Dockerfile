@@ -1,12 +1,10 @@
 # One image for every program of the product: FROM scratch, static binaries at /, user 65532, nothing else.
 #
-#   docker build .                                    builds inside, needs the Go module proxy
-#   make build && docker build --build-arg FROM=bin . takes what make built, needs no network
-#   docker build --build-arg PROGRAMS=compass .       one program of those below cmd/
+#   docker build .                                 builds inside, needs the Go module proxy
+#   docker build --build-arg PROGRAMS=compass .    one program of those below cmd/
+#   make docker-build                              takes what make built, needs no network
 #
 # hack/image makes the same image without Docker.
-ARG FROM=source
-
 FROM golang:1.26 AS source
 ARG PROGRAMS="manager compass"
 ARG VERSION=dev
@@ -21,11 +19,11 @@ RUN mkdir -p /root-of-image/etc/ssl/certs && cp /etc/ssl/certs/ca-certificates.c
     done
 
 FROM scratch AS bin
-COPY bin/ /root-of-image/
-
-FROM ${FROM} AS chosen
+COPY bin/ /
+USER 65532:65532
+ENTRYPOINT ["/manager"]
 
 FROM scratch
-COPY --from=chosen /root-of-image/ /
+COPY --from=source /root-of-image/ /
 USER 65532:65532
 ENTRYPOINT ["/manager"]

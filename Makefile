@@ -36,7 +36,8 @@ image: build ## the image as an archive, without Docker: build/image.tar
 
 .PHONY: docker-build
 docker-build: build ## the image with Docker, from bin/, without a network
-	docker build --build-arg FROM=bin -t $(IMAGE) .
+	install -D -m 644 /etc/ssl/certs/ca-certificates.crt bin/etc/ssl/certs/ca-certificates.crt
+	docker build --target bin -t $(IMAGE) .
 
 .PHONY: test
 test: ## everything that one machine can prove: real Postgres, real NATS, real API server
