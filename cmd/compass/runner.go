@@ -178,13 +178,14 @@ type enrolled struct {
 	log    *slog.Logger
 	now    func() time.Time
 
+	// What the first answer said.
 	id       string
 	urls     []string
 	caFile   string
 	commands *fabric.CommandKeys
 
 	mu   sync.Mutex
-	user string
+	user string // renewed
 }
 
 func (e *enrolled) jwt() (string, error) {
@@ -238,7 +239,9 @@ func (e *enrolled) ask(ctx context.Context) error {
 		e.commands = fabric.NewCommandKeys(keys)
 	}
 	e.commands.Set(keys)
-	e.id, e.urls = answer.Msg.GetRunnerId(), answer.Msg.GetNatsUrls()
+	if e.id == "" { // only the first answer says who this is; what reads it needs no lock then
+		e.id, e.urls = answer.Msg.GetRunnerId(), answer.Msg.GetNatsUrls()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.user = answer.Msg.GetNatsJwt()
