@@ -27,6 +27,9 @@ func (s *Store) directConn(ctx context.Context, databaseID int) (*pgx.Conn, erro
 	if config.ConnectTimeout == 0 || config.ConnectTimeout > connectTimeout {
 		config.ConnectTimeout = connectTimeout
 	}
+	if databaseID != 0 {
+		distrust(config)
+	}
 	conn, err := pg.ConnectDirect(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database %d: %w", databaseID, err)

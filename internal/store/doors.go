@@ -122,12 +122,10 @@ func (s *Store) do(ctx context.Context, fill func(b *pgx.Batch)) error {
 		return err
 	}
 	defer sc.leave()
-	ctx, cancel := sc.db.app.bounded(ctx)
-	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(sqlScope, sc.tenant, sc.timeout())
 	fill(b)
-	return s.heard(sc.tenant, sc.db.app.judged(sc.db.app.send(ctx, b).Close()))
+	return s.heard(sc.tenant, sc.db.app.run(ctx, b))
 }
 
 // writerDo is do for the delivery worker: the batch is led by assert_writer, so nothing of it happens unless this worker
@@ -139,26 +137,22 @@ func (s *Store) writerDo(ctx context.Context, fence Fence, fill func(b *pgx.Batc
 		return err
 	}
 	defer sc.leave()
-	ctx, cancel := sc.db.app.bounded(ctx)
-	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(sqlScope, sc.tenant, sc.timeout())
 	b.Queue(sqlAssertWriter, fence.Stream, fence.Epoch, fence.Nonce, sc.tenant)
 	fill(b)
-	return s.heard(sc.tenant, sc.db.app.judged(sc.db.app.send(ctx, b).Close()))
+	return s.heard(sc.tenant, sc.db.app.run(ctx, b))
 }
 
 // collect sends b with one more statement, whose rows it returns once the batch has closed without an error.
 func collect[T any](ctx context.Context, p *pool, b *pgx.Batch, scan pgx.RowToFunc[T], sql string, args []any) ([]T, error) {
-	ctx, cancel := p.bounded(ctx)
-	defer cancel()
 	var out []T
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		out, err = gather(p, rows, scan)
+		out, err = pgx.CollectRows(rows, scan)
 		return err
 	})
-	if err := p.send(ctx, b).Close(); err != nil {
-		return nil, p.judged(err)
+	if err := p.run(ctx, b); err != nil {
+		return nil, err
 	}
 	return out, nil
 }

@@ -78,7 +78,8 @@ func (s *Store) prepare(d Database) (*database, error) {
 		*want.into = &pool{config: config, right: r, mode: s.config.ExecMode,
 			vet: func(ctx context.Context, conn *pgx.Conn) error { return s.vet(ctx, conn, r) }}
 		if d.ID != 0 {
-			(*want.into).distrust(config)
+			(*want.into).patience = foreignTime
+			distrust(config.ConnConfig)
 		}
 	}
 	return db, nil

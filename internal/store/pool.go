@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
@@ -17,13 +16,11 @@ import (
 // pool is one role's connections to one database. It opens at its first use, after the connection has been looked at, so
 // that a database that is down delays its own tenants and nobody else (REQ-239).
 type pool struct {
-	config *pgxpool.Config
-	right  right
-	mode   string // Config.ExecMode
-	vet    func(context.Context, *pgx.Conn) error
-	// foreign: what this database says is bounded, see foreign.go.
-	foreign  bool
-	patience time.Duration
+	config   *pgxpool.Config
+	right    right
+	mode     string // Config.ExecMode
+	vet      func(context.Context, *pgx.Conn) error
+	patience time.Duration // for one call; 0: as long as its context has
 
 	mu      sync.Mutex
 	open    *pgxpool.Pool
@@ -141,6 +138,13 @@ func execMode(want string, pooler pg.Pooler) (pgx.QueryExecMode, error) {
 	return 0, fmt.Errorf("exec mode %q is none of statement, describe, exec and empty", want)
 }
 
+// run sends b as one implicit transaction and waits until it has ended.
+func (p *pool) run(ctx context.Context, b *pgx.Batch) error {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	return interpret(p.send(ctx, b).Close())
+}
+
 // send sends b as one implicit transaction.
 func (p *pool) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	open, err := p.get(ctx)
@@ -150,15 +154,12 @@ func (p *pool) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return open.SendBatch(ctx, b)
 }
 
-func (p *pool) exec(ctx context.Context, sql string, args []any) (pgconn.CommandTag, error) {
-	open, err := p.get(ctx)
-	if err != nil {
-		return pgconn.CommandTag{}, err
+// bounded is ctx with the time that the database has for one call.
+func (p *pool) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.patience == 0 {
+		return ctx, func() {}
 	}
-	ctx, cancel := p.bounded(ctx)
-	defer cancel()
-	tag, err := open.Exec(ctx, sql, args...)
-	return tag, interpret(err)
+	return context.WithTimeout(ctx, p.patience)
 }
 
 func (p *pool) close() {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // SystemLoop names a background loop that may look across tenants. The system role sees every row, so the constants
@@ -33,15 +32,6 @@ func systemQuery[T any](ctx context.Context, s *Store, loop SystemLoop, database
 		return nil, err
 	}
 	return collect(ctx, p, &pgx.Batch{}, scan, labelled(loop, sql), args)
-}
-
-// systemExec runs one statement of a named loop in one database, across tenants. It needs the system right.
-func (s *Store) systemExec(ctx context.Context, loop SystemLoop, databaseID int, sql string, args ...any) (pgconn.CommandTag, error) {
-	p, err := s.systemPool(ctx, loop, databaseID)
-	if err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return p.exec(ctx, labelled(loop, sql), args)
 }
 
 func labelled(loop SystemLoop, sql string) string {
@@ -80,7 +70,7 @@ func (s *Store) provisionDo(ctx context.Context, databaseID int, fill func(b *pg
 	}
 	b := &pgx.Batch{}
 	fill(b)
-	return interpret(p.send(ctx, b).Close())
+	return p.run(ctx, b)
 }
 
 func (s *Store) provisionPool(ctx context.Context, databaseID int) (*pool, error) {

@@ -26,7 +26,7 @@ func TestSystemDoorIsForNamedLoops(t *testing.T) {
 	if _, err := systemQuery(t.Context(), f.Store, "curiosity", 0, pgx.RowTo[string], sqlHandles); err == nil {
 		t.Error("a loop that is not on the list was let in")
 	}
-	if _, err := f.systemExec(t.Context(), LoopSweep, 0, sqlRename, "x", "a_1"); pg.Code(err) != "42501" {
+	if _, err := systemQuery(t.Context(), f.Store, LoopSweep, 0, pgx.RowTo[string], sqlRename, "x", "a_1"); pg.Code(err) != "42501" {
 		t.Errorf("the system role wrote a tenant's row: %v", err)
 	}
 	own, err := systemQuery(t.Context(), f.Store, LoopSweep, 0, pgx.RowTo[string],
