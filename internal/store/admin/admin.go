@@ -24,7 +24,7 @@ var ErrBeyondAdmin = errors.New("needs a superuser")
 var ErrAbsent = errors.New("does not exist")
 
 // ErrOutdated says: the server is older than MinServerVersion.
-var ErrOutdated = errors.New("Postgres is too old")
+var ErrOutdated = errors.New("this Postgres is too old")
 
 // ErrUnreadable says: the DSN is none that pgx takes. It does not say why, because the cause would quote it.
 var ErrUnreadable = errors.New("the admin's DSN cannot be read")

@@ -103,6 +103,32 @@ func TestAuditFindsAndRepairs(t *testing.T) { //nolint:tparallel // one drift af
 	}
 }
 
+// Whoever has no operator is told what to run, and it is the cure.
+func TestFindingsNameTheirCure(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	super := storetest.Connect(t, db.Super)
+	const drift = `alter table compass.messages disable row level security; drop policy app_scope on compass.turns;
+		create policy more on compass.asks to ${app} using (true)`
+	if _, err := super.Exec(t.Context(), strings.ReplaceAll(drift, "${app}", pg.Ident(db.Roles.App)), pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	audit, err := runner(t, db).Audit(t.Context())
+	if err != nil || audit.Err() == nil {
+		t.Fatalf("%+v, %v", audit, err)
+	}
+	_, cure, said := strings.Cut(audit.Err().Error(), "run as the owner of the schema:")
+	if !said {
+		t.Fatalf("no cure in %q", audit.Err())
+	}
+	if _, err := super.Exec(t.Context(), `set role `+pg.Ident(db.Roles.Owner)+`;`+cure, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%v: %s", err, cure)
+	}
+	if audit, err = runner(t, db).Audit(t.Context()); err != nil || len(audit.Findings) > 0 {
+		t.Errorf("after the cure: %+v, %v", audit, err)
+	}
+}
+
 // What only a person can put right is left, and said, while the rest is repaired.
 func TestRepairLeavesWhatItMayNot(t *testing.T) {
 	t.Parallel()

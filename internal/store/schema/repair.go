@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -124,10 +125,20 @@ func without(all, rest []Finding) []Finding {
 
 var errShape = errors.New("tables are not in the shape that keeps tenants apart")
 
-// Err is nil where nothing was found, else names what was.
+// Err is nil where nothing was found, else names what was, and the cure.
 func (a Audit) Err() error {
 	if len(a.Findings) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %v; the operator repairs it, or run `compass migrate status`", errShape, a.Findings)
+	var cure strings.Builder
+	for _, f := range a.Findings {
+		for _, sql := range f.Fix {
+			cure.WriteString(" " + sql + ";")
+		}
+	}
+	err := fmt.Errorf("%w: %v", errShape, a.Findings)
+	if cure.Len() == 0 { // each says itself what to do
+		return err
+	}
+	return fmt.Errorf("%w: the operator repairs this at its next look; where there is none, run as the owner of the schema:%s", err, cure.String())
 }

@@ -238,10 +238,18 @@ func (r *Runner) enter(ctx context.Context, tx pgx.Tx) error {
 
 // actAs becomes a role until the transaction ends.
 func actAs(ctx context.Context, tx pgx.Tx, role string) error {
-	if _, err := tx.Exec(ctx, "set local role "+pg.Ident(role)); err != nil {
-		return fmt.Errorf("act as role %s: %w", role, pg.Interpret(err))
+	_, err := tx.Exec(ctx, "set local role "+pg.Ident(role))
+	switch pg.Code(err) {
+	case "":
+		return pg.Interpret(err)
+	case "22023":
+		return fmt.Errorf("%w: there is no role %s, so this database was not made for Compass: name the right one in the DSN; "+
+			"the operator makes it for a CompassServer, and `compass standalone` for itself", err, role)
+	case "42501":
+		return fmt.Errorf("%w: this login may not act as %[2]s, which owns the schema: use the admin that made the database, "+
+			"or grant it: GRANT %[3]s TO the login", err, role, pg.Ident(role))
 	}
-	return nil
+	return fmt.Errorf("act as role %s: %w", role, pg.Interpret(err))
 }
 
 func ms(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -112,6 +113,31 @@ func TestSixAtOnce(t *testing.T) {
 	var ran string
 	if err := super.QueryRow(t.Context(), `select string_agg(file, ',' order by file) from compass.ran`).Scan(&ran); err != nil || ran != "b,c" {
 		t.Errorf("ran %q (%v), want each file once", ran, err)
+	}
+}
+
+// A database that was not made for Compass, and a login that may not migrate one that was, are told apart, with the cure.
+func TestNotOursToMigrate(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabase(t)
+	super, other := storetest.Connect(t, db.Super), "x"+strings.ToLower(rand.Text()[:12])
+	if _, err := super.Exec(t.Context(), `create database `+other); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = super.Exec(context.WithoutCancel(t.Context()), `drop database `+other+` with (force)`) })
+	for name, c := range map[string]struct{ dsn, want string }{
+		"another database":          {strings.Replace(db.Admin, "/"+db.Name, "/"+other, 1), "was not made for Compass: name the right one"},
+		"a login without the right": {db.App, "may not act as " + db.Roles.Owner + ", which owns the schema: use the admin"},
+	} {
+		r := runnerOf(t, schema.Options{DSN: c.dsn, Migrations: load(t)})
+		_, up := r.Up(t.Context())
+		_, status := r.Status(t.Context())
+		_, plan := r.Plan(t.Context())
+		for verb, err := range map[string]error{"up": up, "status": status, "plan": plan} {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s, %s: %v, want it to say %q", name, verb, err, c.want)
+			}
+		}
 	}
 }
 
