@@ -47,4 +47,31 @@ func TestFrozenTenantTakesNoWrite(t *testing.T) {
 	}
 }
 
+// The check of the freeze pins no path: an operator or a table of that name that stands before the system's must not answer
+// for it.
+func TestFrozenWhateverThePath(t *testing.T) {
+	t.Parallel()
+	s := newSeeded(t)
+	s.mustExec(t, `update compass.tenants set frozen = true where id = $1`, tenantA)
+	app := pg.Ident(s.db.Roles.App)
+	for _, sql := range []string{
+		`create schema evil`, `grant usage on schema evil to ` + app,
+		`create function evil.never(text, text) returns boolean language sql return false`,
+		`create operator evil.= (leftarg = text, rightarg = text, function = evil.never)`,
+		`create view evil.tenants as select ''::text as id, false as frozen`, `grant select on evil.tenants to ` + app,
+	} {
+		s.mustExec(t, sql)
+	}
+	for verb, sql := range map[string]string{
+		"update": `update compass.accounts set handle = 'other'`, "delete": `delete from compass.accounts`,
+	} {
+		conn := storetest.Connect(t, s.db.Straight(t, s.db.App)) // a function is planned under the path of its first call
+		_, code := hostile(t.Context(), t, conn, `select set_config('compass.tenant_id', '`+string(tenantA)+`', true)`,
+			`set local search_path = evil, pg_catalog; `+sql)
+		if code != "CP002" {
+			t.Errorf("%s under a path of somebody else's: %q, want CP002", verb, code)
+		}
+	}
+}
+
 var errNothing = fmt.Errorf("no row")
