@@ -30,11 +30,19 @@ const (
 	MetricDeadLetters     = "compass.fabric.dead_letters"
 )
 
+// The outcomes of a publish.
+const (
+	publishStored    = "stored"
+	publishDuplicate = "duplicate" // the broker had it already
+	publishFailed    = "failed"
+)
+
 type metrics struct {
 	failures, consumed, outages, slowed, healed, rejections metric.Int64Counter
 	publishing, callbacks                                   metric.Float64Histogram
 	backlog, orphans, dead                                  metric.Int64Gauge
 	hops                                                    telemetry.Hops
+	outcomes                                                map[string]metric.MeasurementOption
 }
 
 func newMetrics(p metric.MeterProvider) (*metrics, error) {
@@ -42,7 +50,13 @@ func newMetrics(p metric.MeterProvider) (*metrics, error) {
 		p = noop.NewMeterProvider()
 	}
 	meter := p.Meter("github.com/rigelbuild/compass-operator/internal/fabric")
-	var m metrics
+	m := metrics{outcomes: map[string]metric.MeasurementOption{}}
+	for _, o := range []string{
+		publishStored, publishDuplicate, publishFailed,
+		string(counting.Ack), string(counting.Retry), string(counting.Nak), string(counting.Park),
+	} {
+		m.outcomes[o] = metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", o)))
+	}
 	var errs []error
 	counter := func(to *metric.Int64Counter, name, about string) {
 		c, err := meter.Int64Counter(name, metric.WithDescription(about))
@@ -91,9 +105,9 @@ func (m *metrics) reject(why string) {
 }
 
 func (m *metrics) published(ctx context.Context, took time.Duration, outcome string) {
-	m.publishing.Record(ctx, took.Seconds(), metric.WithAttributes(attribute.String("outcome", outcome)))
+	m.publishing.Record(ctx, took.Seconds(), m.outcomes[outcome])
 }
 
 func (m *metrics) took(ctx context.Context, outcome counting.Outcome) {
-	m.consumed.Add(ctx, 1, metric.WithAttributes(attribute.String("outcome", string(outcome))))
+	m.consumed.Add(ctx, 1, m.outcomes[string(outcome)])
 }

@@ -43,7 +43,7 @@ func (r EventRef) check(subject string) error {
 // Wire is a message of the queue lane as it travels: the body is the reference, everything else is a header (X6).
 type Wire struct {
 	Subject string
-	Header  map[string]string
+	Header  map[string][]string
 	Body    []byte
 }
 
@@ -62,16 +62,16 @@ func EncodeRef(ref EventRef, stream, producer string, replay int) (Wire, error) 
 	if err != nil {
 		return Wire{}, fmt.Errorf("%w: %w", ErrBadRef, err)
 	}
-	w := Wire{Subject: subject, Body: body, Header: map[string]string{
-		naming.HeaderProducer: producer,
-		naming.HeaderDigest:   digest(body),
-		naming.HeaderVersion:  strconv.FormatInt(ref.Version, 10),
+	w := Wire{Subject: subject, Body: body, Header: map[string][]string{
+		naming.HeaderProducer: {producer},
+		naming.HeaderDigest:   {digest(body)},
+		naming.HeaderVersion:  {strconv.FormatInt(ref.Version, 10)},
 	}}
 	if replay > 0 {
 		id += ".r" + strconv.Itoa(replay)
-		w.Header[naming.HeaderReplay] = strconv.Itoa(replay)
+		w.Header[naming.HeaderReplay] = []string{strconv.Itoa(replay)}
 	}
-	w.Header[HeaderMsgID] = id
+	w.Header[HeaderMsgID] = []string{id}
 	return w, nil
 }
 
@@ -90,7 +90,8 @@ func DecodeRef(stream string, w Wire) (ref EventRef, replay int, err error) {
 	if err := json.Unmarshal(w.Body, &told); err != nil {
 		return ref, 0, fmt.Errorf("%w: body: %w", ErrBadRef, err)
 	}
-	if got := w.Header[naming.HeaderDigest]; got != digest(w.Body) {
+	header := nats.Header(w.Header)
+	if got := header.Get(naming.HeaderDigest); got != digest(w.Body) {
 		return ref, 0, fmt.Errorf("%w: digest %q is not the body's", ErrBadRef, got)
 	}
 	if told.Tenant != tenant || told.Kind != ref.Kind {
@@ -100,22 +101,22 @@ func DecodeRef(stream string, w Wire) (ref EventRef, replay int, err error) {
 	if err := naming.ValidToken(told.RowID); err != nil {
 		return ref, 0, fmt.Errorf("%w: row: %w", ErrBadRef, err)
 	}
-	version, err := strconv.ParseInt(w.Header[naming.HeaderVersion], 10, 64)
+	version, err := strconv.ParseInt(header.Get(naming.HeaderVersion), 10, 64)
 	if err != nil || version <= 0 {
-		return ref, 0, fmt.Errorf("%w: version header %q", ErrBadRef, w.Header[naming.HeaderVersion])
+		return ref, 0, fmt.Errorf("%w: version header %q", ErrBadRef, header.Get(naming.HeaderVersion))
 	}
 	ref.RowID, ref.Version = told.RowID, version
-	replay, _ = strconv.Atoi(w.Header[naming.HeaderReplay]) // absent: 0
+	replay, _ = strconv.Atoi(header.Get(naming.HeaderReplay)) // absent: 0
 	return ref, replay, nil
 }
 
 // message is the NATS form.
 func (w Wire) message() *nats.Msg {
-	return &nats.Msg{Subject: w.Subject, Header: headerOf(w.Header), Data: w.Body}
+	return &nats.Msg{Subject: w.Subject, Header: w.Header, Data: w.Body}
 }
 
 func wireOf(subject string, header nats.Header, body []byte) Wire {
-	return Wire{Subject: subject, Header: plain(header), Body: body}
+	return Wire{Subject: subject, Header: header, Body: body}
 }
 
 func digest(body []byte) string {

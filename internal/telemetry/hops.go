@@ -11,7 +11,10 @@ import (
 )
 
 // Hops records HopDuration. Every package that sees a hop of a message shares it, so that one histogram shows the whole way.
-type Hops struct{ seconds metric.Float64Histogram }
+type Hops struct {
+	seconds metric.Float64Histogram
+	hops    map[string]metric.MeasurementOption
+}
 
 // NewHops makes the histogram; a nil provider records nothing.
 func NewHops(provider metric.MeterProvider) (Hops, error) {
@@ -23,10 +26,14 @@ func NewHops(provider metric.MeterProvider) (Hops, error) {
 	if err != nil {
 		return Hops{}, fmt.Errorf("make histogram of hops: %w", err)
 	}
-	return Hops{seconds}, nil
+	h := Hops{seconds, map[string]metric.MeasurementOption{}}
+	for _, hop := range []string{HopCommit, HopPublish, HopHint, HopDrain, HopDispatch, HopTaken, HopAck} {
+		h.hops[hop] = metric.WithAttributeSet(attribute.NewSet(attribute.String(AttrHop, hop)))
+	}
+	return h, nil
 }
 
 // Took records one hop, one of the Hop constants. A duration below zero, which two clocks can make, counts as zero.
 func (h Hops) Took(ctx context.Context, hop string, d time.Duration) {
-	h.seconds.Record(ctx, max(d, 0).Seconds(), metric.WithAttributes(attribute.String(AttrHop, hop)))
+	h.seconds.Record(ctx, max(d, 0).Seconds(), h.hops[hop])
 }

@@ -132,8 +132,11 @@ func (b *Broker) Raw(t *testing.T, subject string, header map[string]string, bod
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	q := b.queues[Stream]
-	q.store(fabric.Wire{Subject: subject, Header: header, Body: body}, time.Now())
+	w := fabric.Wire{Subject: subject, Header: map[string][]string{}, Body: body}
+	for k, v := range header {
+		w.Header[k] = []string{v}
+	}
+	b.queues[Stream].store(w, time.Now())
 	b.bump()
 }
 

@@ -37,7 +37,8 @@ func newQueue() *queue {
 }
 
 func (q *queue) store(w fabric.Wire, now time.Time) (duplicate bool) {
-	if id := w.Header[fabric.HeaderMsgID]; id != "" {
+	if ids := w.Header[fabric.HeaderMsgID]; len(ids) > 0 {
+		id := ids[0]
 		if at, ok := q.published[id]; ok && now.Sub(at) < fabric.DefaultDuplicateWindow {
 			return true
 		}
