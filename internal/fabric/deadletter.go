@@ -67,7 +67,7 @@ func (f *Fabric) storeLetter(ctx context.Context, stream string, letter DeadLett
 	}
 	f.describe(header, letter, place)
 	msg := &nats.Msg{Subject: subject, Header: header, Data: letter.Body}
-	_, err = js.PublishMsg(ctx, msg, jetstream.WithExpectStream(name), jetstream.WithExpectLastSequencePerSubject(0))
+	_, err = js.PublishMsg(ctx, msg, stored(name, jetstream.WithExpectLastSequencePerSubject(0))...)
 	if err == nil {
 		return nil
 	}

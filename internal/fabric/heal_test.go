@@ -410,3 +410,21 @@ func TestCallersOptionsDisplaceNothing(t *testing.T) {
 		fabrictest.Eventually(t, pair[1], func() bool { return lines.after(pair[0], pair[1]) == nil })
 	}
 }
+
+// A lane that could not begin while the broker was away begins when it is back, however long it had meant to wait.
+func TestLaneBeginsWithTheConnection(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	cfg := b.config(t, short())
+	cfg.Link.ReconnectWait = time.Hour // which is the lane's first pause too
+	cfg.Options = append(cfg.Options, nats.CustomReconnectDelay(func(int) time.Duration { return 10 * time.Millisecond }))
+	f := open(t, cfg)
+	b.stop()
+	fabrictest.Eventually(t, "it is noticed", func() bool { return !f.Connected() })
+	var r rows
+	if _, err := f.SubscribeKind(t.Context(), fabric.KindMessagePosted, r.take); err != nil {
+		t.Fatal(err)
+	}
+	b.start(t)
+	arrives(t, f, &r, "after")
+}

@@ -20,7 +20,7 @@ func (l *lane) run(ctx context.Context) {
 	defer close(l.done)
 	first := l.f.cfg.Link.ReconnectWait
 	for wait := first; ctx.Err() == nil; {
-		began := l.f.cfg.Now()
+		began, back := l.f.cfg.Now(), l.f.link.back()
 		err := l.session(ctx)
 		if errors.Is(err, ErrClosed) {
 			return
@@ -33,6 +33,7 @@ func (l *lane) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
+		case <-back: // what went wrong may have been the outage
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, 5*time.Second)

@@ -25,6 +25,7 @@ type link struct {
 	js       jetstream.JetStream
 	changed  chan struct{} // closed and made anew when nc is replaced
 	drop     chan struct{} // closed and made anew when the broker goes out of reach
+	up       chan struct{} // closed and made anew when it is back
 	subs     map[*coreSub]struct{}
 	refusals *goneBox
 	down     time.Time // since when the connection is gone; zero: it is there
@@ -37,7 +38,7 @@ type link struct {
 func dial(ctx context.Context, cfg Config, m *metrics) (*link, error) {
 	l := &link{
 		cfg: cfg, log: cfg.Logger, metrics: m,
-		changed: make(chan struct{}), drop: make(chan struct{}), subs: map[*coreSub]struct{}{}, done: make(chan struct{}),
+		changed: make(chan struct{}), drop: make(chan struct{}), up: make(chan struct{}), subs: map[*coreSub]struct{}{}, done: make(chan struct{}),
 	}
 	l.recover = newRecovery(cfg.Link.Settle)
 	ctx, cancel := context.WithTimeout(ctx, cfg.Link.Window)
@@ -109,6 +110,13 @@ func (l *link) dropped() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.drop
+}
+
+// back is closed when the broker is in reach again, after an outage that may have begun already.
+func (l *link) back() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.up
 }
 
 // whileUp ends with the connection too: without it, only a deadline would tell that no answer comes.
@@ -215,6 +223,8 @@ func (l *link) found() {
 		away = l.cfg.Now().Sub(l.down)
 	}
 	l.down = time.Time{}
+	close(l.up)
+	l.up = make(chan struct{})
 	l.mu.Unlock()
 	l.log.Info("NATS connection restored", "outage", away)
 	l.recover.found()

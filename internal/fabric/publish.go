@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -39,19 +40,27 @@ func (f *Fabric) put(ctx context.Context, stream string, ref EventRef, replay in
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	defer cancel()
 	began := f.cfg.Now()
-	// Naming the stream turns "stored somewhere else" into an error.
-	ack, err := js.PublishMsg(ctx, w.message(), jetstream.WithExpectStream(name))
+	ack, err := js.PublishMsg(ctx, w.message(), stored(name)...)
 	if err != nil {
-		f.metrics.published(ctx, f.cfg.Now().Sub(began), "failed")
+		f.metrics.published(ctx, f.cfg.Now().Sub(began), publishFailed)
 		return false, fmt.Errorf("publish %s of tenant %s: %w", ref.Kind, ref.Tenant, interpret(err))
 	}
-	f.metrics.published(ctx, f.cfg.Now().Sub(began), publishOutcome(ack.Duplicate))
+	outcome := publishStored
+	if ack.Duplicate {
+		outcome = publishDuplicate
+	}
+	f.metrics.published(ctx, f.cfg.Now().Sub(began), outcome)
 	return ack.Duplicate, nil
 }
 
-func publishOutcome(duplicate bool) string {
-	if duplicate {
-		return "duplicate"
-	}
-	return "stored"
+// A broker that starts, or elects a leader, has nobody to take a publish for a moment: it is tried for as long as the client
+// library would, but not with its pause of a quarter of a second.
+const (
+	blipWait  = 20 * time.Millisecond
+	blipTries = 25
+)
+
+// stored are the options of what must be stored. Naming the stream turns "stored somewhere else" into an error.
+func stored(stream string, more ...jetstream.PublishOpt) []jetstream.PublishOpt {
+	return append(more, jetstream.WithExpectStream(stream), jetstream.WithRetryWait(blipWait), jetstream.WithRetryAttempts(blipTries))
 }
