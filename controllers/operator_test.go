@@ -221,6 +221,10 @@ func (p counting) EnsureAccount(ctx context.Context, at backend.Place, account f
 	return p.c.call("EnsureAccount", func() error { return p.pool.EnsureAccount(ctx, at, account) })
 }
 
+func (p counting) Bury(ctx context.Context, at backend.Place, servers int, stones []fabric.Tombstone) error {
+	return p.c.call("Bury", func() error { return p.pool.Bury(ctx, at, servers, stones) })
+}
+
 func (p counting) RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error {
 	return p.c.call("RemoveAccount", func() error { return p.pool.RemoveAccount(ctx, at, account) })
 }

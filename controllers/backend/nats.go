@@ -31,13 +31,7 @@ type NATSSeen struct {
 	Trusted map[string]int // how many know a signing key of their operator
 }
 
-// Creds makes a user of a role and the text of its credentials file.
-func Creds(keys fabric.AccountKeys, role fabric.Role, id string, now time.Time) ([]byte, error) {
-	_, creds, err := User(keys, role, id, now)
-	return creds, err
-}
-
-// User is Creds, and the user's public key, by which it can be revoked.
+// User makes a user of a role: its public key, by which it can be revoked, and the text of its credentials file.
 func User(keys fabric.AccountKeys, role fabric.Role, id string, now time.Time) (public string, creds []byte, err error) {
 	seed, err := fabric.NewUserSeed()
 	if err != nil {
@@ -108,6 +102,14 @@ func (p *Pool) ensureAccount(ctx context.Context, admin *natsAdmin, at Place, ac
 	if wrote {
 		p.log.InfoContext(ctx, "Pushed a NATS account", "server", at.Server.String(), "account", account.Name)
 		at.Drift.Wrote(what)
+	}
+	if err != nil {
+		return at.interpretNATS(err)
+	}
+	refused, err := admin.RefusedImports(ctx, at.write(account, servers))
+	if len(refused) > 0 {
+		return fault.Waiting(v1alpha1.ReasonFabricUnfit, fmt.Sprintf("NATS holds account %s and does not serve its imports %s: the account that "+
+			"exports them is not as it must be, see condition FabricReady of the CompassServer", account.Name, strings.Join(refused, ", ")))
 	}
 	return at.interpretNATS(err)
 }

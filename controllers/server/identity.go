@@ -187,7 +187,7 @@ func (r *Reconciler) ensureCreds(ctx context.Context, s *scope, at backend.Place
 		if len(have[backend.KeyCreds]) > 0 {
 			return nil, nil
 		}
-		creds, err := backend.Creds(s.identity.keys.Compass, fabric.RoleServer, "", r.Now())
+		creds, err := s.identity.keys.Compass.UserCreds(fabric.UserOf{Role: fabric.RoleServer}, 0, r.Now())
 		return map[string][]byte{backend.KeyCreds: creds}, err
 	})
 	if err != nil || len(at.NATSCA) == 0 {

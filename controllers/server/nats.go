@@ -97,5 +97,26 @@ func (r *Reconciler) ensureAccounts(ctx context.Context, s *scope) error {
 		return err
 	}
 	s.nats = &seen
+	return r.bury(ctx, s, at, seen.Servers)
+}
+
+// bury sees that the accounts of deleted tenants stay deleted.
+func (r *Reconciler) bury(ctx context.Context, s *scope, at backend.Place, servers int) error {
+	graves, err := backend.GravesOf(s.kids, s.server)
+	if err != nil {
+		return err
+	}
+	stones, old, err := graves.Stones(ctx, r.Now())
+	if err != nil || len(stones) == 0 {
+		return err
+	}
+	if err := r.Systems.Transport.Bury(ctx, at, servers, stones); err != nil {
+		return err
+	}
+	for _, account := range old {
+		if err := graves.Fill(ctx, account); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -48,6 +48,8 @@ type transport interface {
 	Probe(ctx context.Context, at backend.Place) error
 	// EnsureAccounts pushes what differs, reads it back from every server, and lets a probe user in.
 	EnsureAccounts(ctx context.Context, at backend.Place, servers int, accounts ...fabric.Account) (backend.NATSSeen, error)
+	// Bury deletes again what a NATS server brought back that had slept while it was deleted.
+	Bury(ctx context.Context, at backend.Place, servers int, stones []fabric.Tombstone) error
 	// RemoveAccount verifies that no server holds it. Absent is success.
 	RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error
 }

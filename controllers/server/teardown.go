@@ -93,9 +93,11 @@ func (r *Reconciler) removeDatabase(ctx context.Context, s *scope) error {
 
 // removeIdentity comes last: until then every earlier step could be repeated with the same keys.
 func (r *Reconciler) removeIdentity(ctx context.Context, s *scope) error {
-	err := kube.Remove(ctx, s.kids, nil, s.secret(s.names.Keys))
-	if fault.IsWaiting(err) { // a Secret without finalizers is gone as soon as it was asked to go
-		return nil
+	for _, name := range []string{s.names.Graves, s.names.Keys} {
+		err := kube.Remove(ctx, s.kids, nil, s.secret(name))
+		if err != nil && !fault.IsWaiting(err) { // a Secret without finalizers is gone as soon as it was asked to go
+			return err
+		}
 	}
-	return err
+	return nil
 }

@@ -254,7 +254,7 @@ func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []by
 		if len(have[backend.KeyCreds]) > 0 {
 			return nil, nil
 		}
-		creds, err := backend.Creds(s.at.Keys.Compass, fabric.RoleWorker, s.key.Name, r.Now())
+		creds, err := s.at.Keys.Compass.UserCreds(fabric.UserOf{Role: fabric.RoleWorker, ID: s.key.Name}, 0, r.Now())
 		return map[string][]byte{backend.KeyCreds: creds}, err
 	})
 	if err != nil {

@@ -129,6 +129,13 @@ func (r *Reconciler) ensureAccount(ctx context.Context, s *scope) error {
 	}
 	s.revoked = revoked(kept, r.Now())
 	account := desireAccount(s)
+	graves, err := backend.GravesOf(s.kids, s.server)
+	if err != nil {
+		return err
+	}
+	if err := graves.Fill(ctx, account.Public); err != nil { // keys that were restored are an account that lives again
+		return err
+	}
 	if err := r.Systems.Accounts.EnsureAccount(ctx, s.at, account); err != nil {
 		return err
 	}

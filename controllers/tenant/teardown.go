@@ -60,7 +60,15 @@ func (r *Reconciler) removeAccount(ctx context.Context, s *scope) error {
 		return damaged(err)
 	}
 	s.keys, s.row = keys, &store.TenantRow{ID: store.TenantID(s.tenant.Status.TenantID)}
-	return r.Systems.Accounts.RemoveAccount(ctx, s.at, desireAccount(s))
+	account := desireAccount(s)
+	graves, err := backend.GravesOf(s.kids, s.server)
+	if err != nil {
+		return err
+	}
+	if err := graves.Dig(ctx, account, r.Now()); err != nil {
+		return err
+	}
+	return r.Systems.Accounts.RemoveAccount(ctx, s.at, account)
 }
 
 // removeSQL drops the SQL login, if there ever was one.

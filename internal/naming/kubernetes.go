@@ -56,6 +56,7 @@ type ServerChildren struct {
 	Issuer      string // Secret: scoped signing seeds of the fleets
 	CommandKey  string // Secret: Ed25519 of session commands
 	NATSRoutes  string // Secret: certificate by which several NATS servers know each other
+	Graves      string // Secret: NATS accounts that were deleted and must stay so
 	Server      string // Deployment, Service, ServiceAccount, PodDisruptionBudget, NetworkPolicy
 	NATS        string // StatefulSet, Service, ConfigMap, PodDisruptionBudget, NetworkPolicy
 }
@@ -68,7 +69,7 @@ func ServerChildrenOf(name string) (ServerChildren, error) {
 	return ServerChildren{
 		Keys: name + "-keys", CA: name + "-ca", TLS: name + "-tls", Admin: name + "-admin", RunnerEnrol: name + "-runner-enrol",
 		Databases: name + "-databases", Issuer: name + "-issuer", CommandKey: name + "-command-key",
-		NATSRoutes: name + "-nats-routes", Server: name + "-server", NATS: name + "-nats",
+		NATSRoutes: name + "-nats-routes", Graves: name + "-graves", Server: name + "-server", NATS: name + "-nats",
 	}, nil
 }
 
