@@ -16,6 +16,7 @@ const (
 	inboxServer = "_INBOX_s"
 	inboxWorker = "_INBOX_w."
 	inboxAdmin  = "_INBOX_a"
+	inboxBackup = "_INBOX_b"
 	tagOfStream = "{{tag(" + tagStream + ")}}"
 )
 
@@ -82,6 +83,19 @@ func adminPermissions() jwt.Permissions {
 	return allow(
 		[]string{"$JS.API.>", "compass.q.>", "compass.dlq.>"},
 		[]string{"$JS.EVENT.ADVISORY.>", inboxAdmin + ".>"})
+}
+
+// backupPermissions are those of who saves one stream with its dead letters, and puts it back: nothing is read from it or
+// written to it but as a whole.
+func backupPermissions(stream string) jwt.Permissions {
+	var pub []string
+	for _, name := range []string{"CMP_" + stream, "CMP_" + stream + "_DLQ"} {
+		for _, verb := range []string{"INFO", "SNAPSHOT", "RESTORE", "DELETE"} {
+			pub = append(pub, "$JS.API.STREAM."+verb+"."+name)
+		}
+		pub = append(pub, "$JS.SNAPSHOT.ACK."+name+".>", "$JS.SNAPSHOT.RESTORE."+name+".>")
+	}
+	return allow(pub, []string{inboxBackup + ".>"})
 }
 
 // allow names what is permitted; an empty side permits nothing.

@@ -69,6 +69,22 @@ func (k AccountKeys) AdminUser(public, account string) (string, error) {
 	return encodeUser(c, k.Signing)
 }
 
+// backupTime is how long who saves or restores a stream may connect for.
+const backupTime = time.Hour
+
+// BackupUser signs a user of COMPASS that can save and restore one DeliveryStream, for an hour, and nothing else.
+func (k AccountKeys) BackupUser(public, stream string, now time.Time) (string, error) {
+	if err := naming.ValidName(stream); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	c := jwt.NewUserClaims(public)
+	c.Name = "backup " + stream
+	c.IssuerAccount = k.Identity.Public()
+	c.Expires = now.Add(backupTime).Unix()
+	c.Permissions = backupPermissions(stream)
+	return encodeUser(c, k.Signing)
+}
+
 // StandaloneUser signs a user of COMPASS without limits, for a process that is Server, worker and operator in one.
 func (k AccountKeys) StandaloneUser(public string) (string, error) {
 	c := jwt.NewUserClaims(public)
@@ -119,5 +135,8 @@ func InboxPrefix(role Role, id string) string {
 	return ""
 }
 
-// AdminInbox is where the operator's own users hear answers.
-const AdminInbox = inboxAdmin
+// Where users without a role hear answers: the operator's own, and who saves streams.
+const (
+	AdminInbox  = inboxAdmin
+	BackupInbox = inboxBackup
+)

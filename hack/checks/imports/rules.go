@@ -53,6 +53,10 @@ var rules = []rule{
 		folders: dataPlane, deny: operator, tests: true,
 		why: "the data plane knows nothing of the operator",
 	},
+	{
+		folders: []string{"."}, deny: []string{"github.com/nats-io/jsm.go"}, deep: true, tests: true,
+		why: "jsm.go is linked by the module of internal/fabric/streambackup alone",
+	},
 	{folders: []string{"controllers/server"}, deny: ours("controllers/tenant", "controllers/stream"), tests: true, why: kindsMeet},
 	{folders: []string{"controllers/tenant"}, deny: ours("controllers/server", "controllers/stream"), tests: true, why: kindsMeet},
 	{folders: []string{"controllers/stream"}, deny: ours("controllers/server", "controllers/tenant"), tests: true, why: kindsMeet},
