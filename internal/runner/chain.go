@@ -9,6 +9,7 @@ type chain struct {
 	waiting  []int64 // taken and not consumed, in order
 	consumed int64   // last that the agent is done with, and all before it
 	acked    int64   // last whose ack a Server answered
+	unsaid   int     // how many were consumed since the last ack was sent
 	refused  bool    // a link did not fit since the last state: the gate must go back, not on
 	reack    bool    // a duplicate of something consumed came: its ack may have been forgotten (DupReack)
 	rejected map[string]*compassv1.Rejected
@@ -34,6 +35,7 @@ func (c *chain) consume(pos int64) {
 	c.consumed = max(c.consumed, pos)
 	for len(c.waiting) > 0 && c.waiting[0] <= pos {
 		c.waiting = c.waiting[1:]
+		c.unsaid++
 	}
 	for id, r := range c.rejected {
 		if r.GetPos() <= pos {

@@ -18,6 +18,8 @@ const (
 	eventRetry = 200 * time.Millisecond
 	// ackDelay coalesces acks: without it they, and not the messages, are the write load [D10].
 	ackDelay = 50 * time.Millisecond
+	// ackMost ends the coalescing: who consumes quickly would wait for room in its window, and not for its messages.
+	ackMost = 8
 )
 
 // numbered sends the session's next event and waits for its answer, retrying with the same number until there is one. An
@@ -127,9 +129,7 @@ func (s *Session) ackLoop(ctx context.Context) {
 				return
 			}
 		}
-		select {
-		case <-s.runner.clock.After(ackDelay):
-		case <-ctx.Done():
+		if s.gather(ctx); ctx.Err() != nil {
 			return
 		}
 		err := s.untilAnswered(ctx, s.sendAck(s.takeAck()))
@@ -144,6 +144,35 @@ func (s *Session) ackLoop(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// gather waits for what else is consumed soon, and no longer once it is much.
+func (s *Session) gather(ctx context.Context) {
+	soon := s.runner.clock.After(ackDelay)
+	for {
+		changed, much := s.muchToAck()
+		if much {
+			return
+		}
+		select {
+		case <-changed:
+		case <-soon:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Session) muchToAck() (<-chan struct{}, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.chains {
+		if c.unsaid >= ackMost {
+			return nil, true
+		}
+	}
+	return s.changed, false
 }
 
 func (s *Session) sendAck(ack *compassv1.Ack) func(context.Context) error {
@@ -200,7 +229,7 @@ func (s *Session) takeAck() *compassv1.Ack {
 	s.commands.acks = nil
 	for channel, c := range s.chains {
 		if c.owesAck() {
-			c.reack = false
+			c.reack, c.unsaid = false, 0
 			ack.Channels = append(ack.Channels, &compassv1.ChannelAck{ChannelId: channel, Pos: c.consumed})
 		}
 	}

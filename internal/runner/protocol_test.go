@@ -74,6 +74,28 @@ func TestChainAcksAgainOnlyWhatWasConsumed(t *testing.T) {
 	}
 }
 
+// D-314: what is said is no longer much; what is consumed after it is gathered anew.
+func TestMuchBeginsAnewWithEachAck(t *testing.T) {
+	t.Parallel()
+	s := newSession(&Runner{}, &compassv1.Start{}, &compassv1.ClaimStartResponse{})
+	for pos := range int64(ackMost) {
+		s.chainOf("c").take(link(pos, pos+1))
+		if _, much := s.muchToAck(); much {
+			t.Fatalf("%d consumed are much", pos)
+		}
+		s.chainOf("c").consume(pos + 1)
+	}
+	if _, much := s.muchToAck(); !much {
+		t.Fatalf("%d consumed are not much", ackMost)
+	}
+	s.takeAck()
+	s.chainOf("c").take(link(ackMost, ackMost+1))
+	s.chainOf("c").consume(ackMost + 1)
+	if _, much := s.muchToAck(); much {
+		t.Error("one is much after an ack")
+	}
+}
+
 func TestRejectGivesBackTheRest(t *testing.T) {
 	t.Parallel()
 	var c chain

@@ -3,6 +3,7 @@ package runner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -149,8 +150,12 @@ func (c client) RelayCommsCall(_ context.Context, q *connect.Request[compassv1.R
 }
 
 func start(t *testing.T, w *world, agent runner.Agent) *runner.Runner {
+	return startBy(t, w, agent, nil)
+}
+
+func startBy(t *testing.T, w *world, agent runner.Agent, clock runner.Clock) *runner.Runner {
 	t.Helper()
-	r, err := runner.New(runner.Options{ID: "r-1", Server: client{w: w}, Link: w, Agent: agent, Log: slog.New(slog.DiscardHandler)})
+	r, err := runner.New(runner.Options{ID: "r-1", Server: client{w: w}, Link: w, Agent: agent, Log: slog.New(slog.DiscardHandler), Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,6 +237,39 @@ func TestDeliveriesAreTakenInOrderAndAcked(t *testing.T) {
 	}
 	if w.claims != 1 {
 		t.Errorf("claims = %d: a replayed start must not be claimed again by a session that runs", w.claims)
+	}
+}
+
+// patient is the wall clock, but the time to gather acks is never over.
+type patient struct{}
+
+func (patient) Now() time.Time { return time.Now() }
+
+func (patient) After(d time.Duration) <-chan time.Time {
+	if d == 50*time.Millisecond {
+		return nil
+	}
+	return time.After(d)
+}
+
+// Acks are gathered for a while, and no longer than until half a window is consumed: what follows waits for room.
+func TestMuchIsAckedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	var got []string
+	startBy(t, w, took(w, &got), patient{})
+	w.startSession(t.Context())
+	w.until(t, "the session is claimed", func() bool { return len(w.beats[len(w.beats)-1].GetSessions()) == 1 })
+	for pos := range int64(8) {
+		w.link(t.Context(), 5, pos, pos+1, fmt.Sprint("m_", pos))
+	}
+	w.until(t, "eight are acknowledged", func() bool { return w.acked() == 8 })
+	w.link(t.Context(), 5, 8, 9, "m_8")
+	w.until(t, "the ninth is consumed", func() bool { return len(got) == 9 })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.events) != 1 {
+		t.Errorf("%d acks: the ninth message alone must still wait for others", len(w.events))
 	}
 }
 
