@@ -110,6 +110,52 @@ func TestARowThatKillsTheWorkerParks(t *testing.T) {
 	})
 }
 
+// D-227: of two rows with an attempt on record, of whatever tenants, one is read at a time: the pauses of both end together in
+// each life, so the innocent one would be charged with every death of the other.
+func TestSuspectsAreReadOneAtATime(t *testing.T) {
+	t.Parallel()
+	for how, mentions := range map[string][]string{"in a chain": nil, "beside the chain": {"bee"}} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := newGround(t)
+				g.truth.tenant(beta, 2)
+				g.truth.channel(acme, "c", "bot")
+				g.truth.channel(beta, "d", "bee")
+				g.truth.start(acme, "bot", "r1")
+				bee := g.truth.start(beta, "bee", "r2")
+				poison, innocent := g.truth.post("c", "ada"), g.truth.post("d", "bob", mentions...)
+				for recipient, m := range map[string]store.Message{"bot": poison, "bee": innocent} {
+					d := store.Delivery{MessageID: m.ID, Recipient: recipient, Channel: m.Channel, Pos: m.Pos}
+					g.truth.attempts[d], g.truth.tried[d] = 1, time.Now()
+				}
+				g.truth.onRead = func(message string) error {
+					pass := map[string]time.Duration{poison.ID: 100 * time.Millisecond, innocent.ID: 300 * time.Millisecond}
+					<-time.After(pass[message])
+					if message == poison.ID {
+						g.rights.lose(0, true)
+						return errDies
+					}
+					return nil
+				}
+				g.run()
+				for lives := 0; len(g.truth.dead) == 0 && lives < 10; lives++ {
+					g.reborn()
+					pass(31 * time.Second)
+				}
+				g.reborn()
+				pass(31 * time.Second)
+				g.expect(bee, "the innocent one", innocent)
+				for d := range g.truth.dead {
+					if d.MessageID != poison.ID {
+						t.Errorf("the innocent one is set aside for %s", d.Recipient)
+					}
+				}
+			})
+		})
+	}
+}
+
 // AttemptClear: rows that a worker reads and survives never collect attempts, however often it dies of something else.
 func TestInnocentRowsNeverPark(t *testing.T) {
 	t.Parallel()

@@ -323,16 +323,25 @@ func (tr *truth) inOrder(c *channelRow) []store.Message {
 	return out
 }
 
-func (tr *truth) ChannelContent(ctx context.Context, q store.ContentQuery) (store.Content, error) {
+// read is what reading these rows does to who reads them.
+func (tr *truth) read(messages []string) error {
 	tr.mu.Lock()
 	hook := tr.onRead
 	tr.mu.Unlock()
-	if hook != nil {
-		for _, id := range q.Messages {
-			if err := hook(id); err != nil {
-				return store.Content{}, err
-			}
+	if hook == nil {
+		return nil
+	}
+	for _, id := range messages {
+		if err := hook(id); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func (tr *truth) ChannelContent(ctx context.Context, q store.ContentQuery) (store.Content, error) {
+	if err := tr.read(q.Messages); err != nil {
+		return store.Content{}, err
 	}
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -388,6 +397,9 @@ func (tr *truth) AgentOwed(ctx context.Context, q store.AgentQuery) (store.Agent
 }
 
 func (tr *truth) CommandsToPush(ctx context.Context, q store.CommandQuery) ([]store.SessionCommand, error) {
+	if err := tr.read(q.Messages); err != nil {
+		return nil, err
+	}
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	if _, err := tr.note(ctx, "commands"); err != nil {
