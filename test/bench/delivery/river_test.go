@@ -45,7 +45,7 @@ func (j *jobs) Work(_ context.Context, job *river.Job[jobArgs]) error {
 func newRiver(tb testing.TB, recipients int) *stage {
 	tb.Helper()
 	s := newStage(tb, recipients)
-	pool := riverPool(tb)
+	pool := s.riverPool()
 	work := &jobs{stage: s}
 	for _, a := range s.agents {
 		work.cursors = append(work.cursors, s.cursor(tb.Context(), s.tenant.Session(tb, a)))
@@ -75,9 +75,11 @@ func newRiver(tb testing.TB, recipients int) *stage {
 	return s
 }
 
-func riverPool(tb testing.TB) *pgxpool.Pool {
+func (s *stage) riverPool() *pgxpool.Pool {
+	tb := s.tb
 	tb.Helper()
 	db := storetest.NewDatabaseWith(tb, nil)
+	s.others = append(s.others, db.Super)
 	config, err := pgxpool.ParseConfig(db.Super)
 	must(tb, err)
 	config.MaxConns = 20

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
@@ -47,6 +49,7 @@ type stage struct {
 	api     compassv1connect.CommsServiceClient
 	bus     *event.Bus
 	about   event.Instance
+	others  []string // databases beside the product's
 }
 
 func newStage(tb testing.TB, recipients int) *stage {
@@ -73,6 +76,17 @@ func (s *stage) settle(slug string, recipients int) {
 		s.agents = append(s.agents, s.tenant.Agent(tb, "agent-"+strconv.Itoa(n)))
 	}
 	s.channel = s.tenant.Channel(tb, "general", s.agents...)
+}
+
+// analyze lets Postgres know its tables, which autovacuum would do in a database that lives longer than a test.
+func (s *stage) analyze() {
+	s.tb.Helper()
+	for _, dsn := range append(s.others, s.world.Database.Super) {
+		conn, err := pgx.Connect(s.tb.Context(), dsn)
+		must(s.tb, err)
+		_, err = conn.Exec(s.tb.Context(), "vacuum analyze")
+		must(s.tb, errors.Join(err, conn.Close(s.tb.Context())))
+	}
 }
 
 // postmaster is the process id of Postgres.
