@@ -52,10 +52,12 @@ func blows() []blow {
 		}},
 		{"failover", func(w *world) {
 			forgot := w.db.Failover(w.s.rng.IntN(30), -w.s.between(0, 400*time.Millisecond))
+			w.forgot = time.Now()
 			w.s.say(fmt.Sprint("FORGOT ", forgot))
 		}},
 		{"lose stream", func(w *world) { w.broker.Lose(w.somePod().stream) }},
 		{"move", func(w *world) { w.move() }},
+		{"suspend", func(w *world) { w.suspend() }},
 		{"leave and join", func(w *world) { w.leaveAndJoin() }},
 		{"poison", func(w *world) { w.plant() }},
 		{"replay", func(w *world) { w.replay() }},
@@ -92,6 +94,29 @@ func (w *world) pauseWorker() {
 		p.paused = time.Now().Add(w.s.between(5*time.Second, 11*time.Second))
 	}
 	w.startWorker(in, fmt.Sprint("pod", w.workers))
+}
+
+// suspend takes the worker of one stream away for good; its tenants are wanted by the other stream, and nobody gives the word.
+func (w *world) suspend() {
+	for _, in := range w.pods {
+		if in.gone {
+			return
+		}
+	}
+	in := w.somePod()
+	in.gone = true
+	if in.worker.alive() {
+		in.worker.kill()
+	}
+	for _, t := range w.tenants {
+		if t.wanted.Load() == in.stream {
+			for _, other := range w.pods {
+				if other != in {
+					w.moveTo(t, other.stream)
+				}
+			}
+		}
+	}
 }
 
 func (w *world) killServer() {

@@ -45,6 +45,8 @@ func (w *world) check() []string {
 	c.settledRightly()
 	c.steeredRightly()
 	c.acknowledged()
+	c.neverDone()
+	c.bad = append(c.bad, w.storms...)
 	for _, t := range w.tenants {
 		if p := c.Placements[t.id]; p.Stream != t.wanted.Load() || p.Draining {
 			c.fail("MOVE: tenant %s shall be with %v and is with %+v", t.id, t.wanted.Load(), p)
@@ -54,6 +56,18 @@ func (w *world) check() []string {
 		c.fail("%d deadlocks", n)
 	}
 	return c.bad
+}
+
+// neverDone: what the statements themselves must refuse.
+func (c *checker) neverDone() {
+	for _, f := range c.Facts {
+		switch f.Kind { //nolint:exhaustive // the others may be
+		case storetwin.FactStale:
+			c.fail("WRITER: a write of a worker that was not the writer was committed for tenant %s", f.Tenant)
+		case storetwin.FactAlive:
+			c.fail("EXPIRED: Runner %s was expired while its lease lasted", f.By)
+		}
+	}
 }
 
 func (c *checker) fail(format string, args ...any) {
@@ -249,12 +263,12 @@ func (c *checker) healedRightly() {
 	}
 }
 
-// steeredRightly: what people said to a session that still runs was applied.
+// steeredRightly: what people said to a session that still runs was applied, unless a failover came after it.
 func (c *checker) steeredRightly() {
 	for at, applied := range c.steered {
 		session, text, _ := strings.Cut(at, " ")
 		running := slices.ContainsFunc(c.Live, func(b store.Binding) bool { return b.Session == session })
-		if running && !applied && !c.lossy {
+		if running && !applied && c.told[at].After(c.forgot) {
 			c.fail("STEER: %q was never applied by session %s", text, short(session))
 		}
 	}

@@ -19,7 +19,7 @@ var (
 )
 
 // inCode are the rules of the model that stand in the code of the worker and of the Runner, and in no switch: each is taken
-// out of a copy of its file, and the simulation is built with the copy.
+// out of a copy of its file, and the simulation is built with the copy. RaiseEpoch is not among them (D-312).
 var inCode = []struct {
 	rule     string
 	file     string
@@ -79,6 +79,14 @@ var inCode = []struct {
 		"SilenceFree", "internal/delivery/channel.go", "\t\t\tcount(ctx, d.in.sent, 1, \"kind\", \"resend\")\n",
 		"\t\t\tif f, e := d.Consumer.fence(d.tenant); e == nil {\n\t\t\t\t_ = d.writes.BeginAttempt(ctx, f, d.delivery(p, store.OwedRow{ID: l.id, Pos: l.pos}))\n\t\t\t}\n",
 		controls{Faults: []string{"cut runner"}}, "innocent", 100,
+	},
+	{
+		"AckOnce", "internal/delivery/agent.go", "if _, lately := s.pushed.at[cmd.N]; lately {", "if false {",
+		controls{Faults: []string{"cut runner"}}, "STORM", 60,
+	},
+	{
+		"AckOnce of the Runner", "internal/runner/commands.go", "if a.GetN() == n {", "if a.GetN() == n && false {",
+		controls{Faults: []string{"cut runner", "nats away"}}, "STORM", 100,
 	},
 	{
 		"resend at its position", "internal/store/drain.go", "if !ok || m.Pos != pos {", "if !ok {",

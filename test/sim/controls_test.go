@@ -14,6 +14,7 @@ type controls struct {
 	LoseRefs bool // half of the references are never published
 	NoPrev   bool // a Runner takes whatever is newer than what it holds
 	NoEpoch  bool // a Runner looks at no fence
+	NoBound  bool // a move waits for the word of the old worker, whether or not it has a lease
 	Faults   []string
 }
 

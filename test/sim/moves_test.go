@@ -12,11 +12,16 @@ import (
 // failover forgot.
 func (w *world) move() {
 	t := w.tenants[w.s.rng.IntN(len(w.tenants))]
-	other := names[0]
-	if t.wanted.Load() == other {
-		other = names[1]
+	for _, in := range w.pods {
+		if t.wanted.Load() != in.stream && !in.gone {
+			w.moveTo(t, in.stream)
+			return
+		}
 	}
-	t.wanted.Store(other)
+}
+
+func (w *world) moveTo(t *tenant, stream string) {
+	t.wanted.Store(stream)
 	if t.moves {
 		return
 	}
@@ -51,7 +56,7 @@ func (w *world) operate(ctx context.Context, c *storetwin.Client, t *tenant) (st
 		return p.Stream
 	}
 	lease, err := c.ReadLease(ctx, p.Stream, 0)
-	if err == nil && (!lease.Held || lease.Drained[t.id] >= p.Claim) && c.PlaceTenant(ctx, t.id, p.Stream, wanted) == nil {
+	if err == nil && (!lease.Held && !w.controls.NoBound || lease.Drained[t.id] >= p.Claim) && c.PlaceTenant(ctx, t.id, p.Stream, wanted) == nil {
 		w.s.say("MOVED ", string(t.id), " to ", wanted)
 		return wanted
 	}

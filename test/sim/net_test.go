@@ -117,14 +117,20 @@ func (n *node) SendCommand(ctx context.Context, to fabric.RunnerAddr, cmd *compa
 		return fabric.ErrRunnerGone
 	}
 	signed := &compassv1.SessionsResponse{Body: cmd.GetBody(), KeyId: "k", Signature: []byte{1}}
-	return n.oneWay(ctx, describe(signed), func() error {
+	var c compassv1.Command
+	if err := proto.Unmarshal(cmd.GetBody(), &c); err != nil {
+		return err
+	}
+	err := n.oneWay(ctx, describe(&c), func() error {
 		return n.w.wire.SendCommand(context.Background(), to, signed)
 	})
+	if err == nil {
+		n.w.notePush(n.p, &c)
+	}
+	return err
 }
 
-func describe(signed *compassv1.SessionsResponse) string {
-	var c compassv1.Command
-	_ = proto.Unmarshal(signed.GetBody(), &c)
+func describe(c *compassv1.Command) string {
 	switch k := c.GetKind().(type) {
 	case *compassv1.Command_Deliver:
 		return fmt.Sprint("deliver ", short(k.Deliver.GetMessage().GetId()), " ", k.Deliver.GetPrev(), "->", k.Deliver.GetPos())
@@ -241,6 +247,7 @@ func ask[A any](ctx context.Context, l *link, what string, send func(ctx context
 
 // Event implements runner.Link.
 func (l *link) Event(ctx context.Context, event *compassv1.RunnerEvent) (*compassv1.RunnerEventAnswer, error) {
+	l.w.noteAcks(event.GetSessionId(), event.GetAck().GetCommands())
 	return ask(ctx, l, fmt.Sprintf("event %s %d", short(event.GetSessionId()), event.GetN()), func(ctx context.Context) (*compassv1.RunnerEventAnswer, error) {
 		return l.TwinRunner.Event(ctx, event)
 	})

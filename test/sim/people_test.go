@@ -319,7 +319,9 @@ func (w *world) steer(ctx context.Context, s *server, session string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if at := session + " " + text; !w.steered[at] { // else it was applied already
+	at := session + " " + text
+	w.told[at] = time.Now()
+	if _, applied := w.steered[at]; !applied {
 		w.steered[at] = false
 	}
 }

@@ -34,6 +34,11 @@ var red = []struct {
 	{"OneTurn", controls{Rules: storetwin.Rules{ManyTurns: true}, Faults: []string{"kill server"}}, "for ever", 40},
 	{"MicroClock, Timeline", controls{Rules: storetwin.Rules{Milliseconds: true}, Faults: []string{"failover"}}, "", 100},
 	{"BindLock", controls{Rules: storetwin.Rules{BindLoose: true}, Faults: []string{"kill runner"}}, "", 100},
+	{"K3: a write proves that it is the writer's", controls{Rules: storetwin.Rules{NoWriter: true}, Faults: []string{"pause worker", "failover", "move"}}, "WRITER", 100},
+	{"AssertExpiry", controls{Rules: storetwin.Rules{LeaseForEver: true}, Faults: []string{"pause worker", "failover"}}, "WRITER", 200},
+	{"ExpireRecheck, HealthDB", controls{Rules: storetwin.Rules{NoRecheck: true}, Faults: []string{"cut runner", "pause server"}}, "EXPIRED", 300},
+	{"MoveBound", controls{NoBound: true, Faults: []string{"suspend"}}, "MOVE", 20},
+	{"CmdChain", controls{Rules: storetwin.Rules{CountCommands: true}, Faults: []string{"failover"}}, "STEER", 60},
 	{"CmdHeads, CmdReack", controls{Rules: storetwin.Rules{SilentHeads: true}, Faults: []string{"kill server", "nats away"}}, "STEER", 60},
 }
 

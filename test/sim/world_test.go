@@ -59,12 +59,49 @@ type world struct {
 	quiet    atomic.Bool     // nobody starts to write
 	poison   map[string]bool // messages that kill whoever reads them
 	had      map[string]bool // faults that happened
+	forgot   time.Time       // when the last failover was
 
 	mu       sync.Mutex
 	leftOpen map[string]bool // sessions whose agent has left a turn open
 	taken    []taken
 	steered  map[string]bool             // session and text of a steer by hand -> it was applied
+	told     map[string]time.Time        // when its Server said that it was written
 	stale    map[*compassv1.Message]bool // sent under a lower fence than the Runner had heard
+	pushed   map[push]time.Time
+	storms   []string
+}
+
+// push is a command that a worker sent.
+type push struct {
+	by, session string
+	n           int64
+}
+
+// notePush sees a worker send a command again before it was due (AckOnce). After a refusal it may.
+func (w *world) notePush(p *process, cmd *compassv1.Command) {
+	if p.stream == "" || cmd.GetCommand() == nil || w.had["failover"] || w.had["pause worker"] {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at, now := push{p.name, cmd.GetSessionId(), cmd.GetCommand().GetN()}, time.Now()
+	if last, again := w.pushed[at]; again && now.Sub(last) < resend-time.Second {
+		w.storms = append(w.storms, fmt.Sprintf("STORM: command %d of session %s again after %v", at.n, short(at.session), now.Sub(last)))
+	}
+	w.pushed[at] = now
+}
+
+// noteAcks sees a Runner acknowledge a command twice at once (AckOnce).
+func (w *world) noteAcks(session string, acks []*compassv1.CommandAck) {
+	seen := map[int64]bool{}
+	for _, a := range acks {
+		if seen[a.GetN()] {
+			w.mu.Lock()
+			w.storms = append(w.storms, fmt.Sprintf("STORM: command %d of session %s is acknowledged twice at once", a.GetN(), short(session)))
+			w.mu.Unlock()
+		}
+		seen[a.GetN()] = true
+	}
 }
 
 func (w *world) markStale(ms ...*compassv1.Message) {
@@ -82,6 +119,7 @@ type pod struct {
 	stream string
 	worker *process
 	holder string // the same one takes its lease back at once
+	gone   bool   // for good
 }
 
 // tenant is one of two, whose rows bear the same ids.
@@ -122,7 +160,7 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func newWorld(seed uint64, c controls) *world {
 	w := &world{
 		s: newScheduler(seed), seed: seed, controls: c, db: storetwin.New(time.Now, c.Rules), broker: fabrictest.NewBroker(),
-		ids: &naming.IDs{Now: time.Now, Rand: seeded{rand.New(rand.NewPCG(seed, 2))}}, had: map[string]bool{}, leftOpen: map[string]bool{}, steered: map[string]bool{}, stale: map[*compassv1.Message]bool{}, poison: map[string]bool{},
+		ids: &naming.IDs{Now: time.Now, Rand: seeded{rand.New(rand.NewPCG(seed, 2))}}, had: map[string]bool{}, leftOpen: map[string]bool{}, steered: map[string]bool{}, told: map[string]time.Time{}, stale: map[*compassv1.Message]bool{}, poison: map[string]bool{}, pushed: map[push]time.Time{},
 	}
 	w.air, w.people = w.s.process("air"), w.s.process("people")
 	for i, name := range names {
@@ -326,7 +364,7 @@ func (w *world) exit(in *pod, p *process) {
 func (w *world) restart(in *pod, p *process, after time.Duration) {
 	holder := in.holder
 	w.later(after, "restart worker", func() {
-		if in.worker == p {
+		if in.worker == p && !in.gone {
 			w.startWorker(in, holder)
 		}
 	})

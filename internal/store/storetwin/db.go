@@ -55,7 +55,8 @@ type Fact struct {
 type FactKind string
 
 // The facts: a cursor moved to Pos; a session was bound, or ended; a turn was settled; an agent joined or left at
-// Pos.
+// Pos; a worker wrote that was not the writer, or a Runner was expired whose lease lasted, which only a rule that is off
+// allows.
 const (
 	FactAcked   FactKind = "acked"
 	FactBound   FactKind = "bound"
@@ -63,6 +64,8 @@ const (
 	FactJoined  FactKind = "joined"
 	FactLeft    FactKind = "left"
 	FactEnded   FactKind = "ended"
+	FactStale   FactKind = "stale"
+	FactAlive   FactKind = "alive"
 )
 
 // New makes an empty database. now is its clock.

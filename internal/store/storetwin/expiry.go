@@ -60,6 +60,9 @@ func (c *Client) ExpireRunner(ctx context.Context, e store.Expiry) (expired bool
 			if !ok || !t.rules.NoRecheck && (l.expires.After(now) || e.Probe.Before(now.Add(-e.Fresh))) {
 				return nil
 			}
+			if l.expires.After(now) {
+				t.note(Fact{Kind: FactAlive, By: e.Runner})
+			}
 			expired = true
 			l.incarnation++
 			row, known := t.runners.get(t, e.Runner)

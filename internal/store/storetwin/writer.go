@@ -13,14 +13,14 @@ func (c *Client) write(ctx context.Context, what, on string, fence store.Fence, 
 	return c.do(ctx, what, func(t *tx) error {
 		t.about(on)
 		err := t.stmt("assert writer", func() error {
-			if t.rules.NoWriter {
-				return nil
-			}
 			w, ok := t.writers.get(t, fence.Stream)
-			if !ok || w.epoch != fence.Epoch || w.nonce != fence.Nonce || !w.expires.After(t.clock()) && !t.rules.LeaseForEver {
-				return store.ErrStaleWriter
-			}
-			if p, ok := t.placements.get(t, t.tenant); !ok || p.Stream != fence.Stream {
+			p, placed := t.placements.get(t, t.tenant)
+			named := ok && w.epoch == fence.Epoch && w.nonce == fence.Nonce && placed && p.Stream == fence.Stream
+			switch {
+			case named && w.expires.After(t.clock()):
+			case t.rules.NoWriter, named && t.rules.LeaseForEver:
+				t.note(Fact{Kind: FactStale})
+			default:
 				return store.ErrStaleWriter
 			}
 			return t.frozen()
