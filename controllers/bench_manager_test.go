@@ -23,7 +23,8 @@ type process struct {
 	stopped atomic.Bool
 }
 
-func (w *bench) start(b *testing.B) *process {
+// start starts a manager that looks at everything anew so often.
+func (w *bench) start(b *testing.B, resync time.Duration) *process {
 	b.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,7 +34,7 @@ func (w *bench) start(b *testing.B) *process {
 	_ = listener.Close()
 	p := &process{metrics: "http://" + address + "/metrics", done: make(chan error, 1)}
 	p.cmd = exec.CommandContext(b.Context(), w.binary, "-image=localhost/compass:dev", "-nats-image=localhost/nats:dev", "-leader-elect=false",
-		"-namespaces="+w.namespace, "-metrics-bind-address="+address, "-health-probe-bind-address=0", "-resync=20s", "-log-level=error")
+		"-namespaces="+w.namespace, "-metrics-bind-address="+address, "-health-probe-bind-address=0", "-resync="+resync.String(), "-log-level=error")
 	p.cmd.Env = append(os.Environ(), "KUBECONFIG="+w.kube)
 	p.cmd.Stderr = os.Stderr
 	if err := p.cmd.Start(); err != nil {
@@ -138,6 +139,19 @@ func (p *process) writes(b *testing.B) float64 {
 func (p *process) passes(b *testing.B) float64 {
 	b.Helper()
 	return p.sum(b, "controller_runtime_reconcile_total")
+}
+
+// told logs what the process has done so far.
+func (p *process) told(b *testing.B, when string) {
+	b.Helper()
+	line := when + ":"
+	for _, kind := range []string{"server", "tenant", "stream"} {
+		line += fmt.Sprintf(" %s passes %.0f,", kind, p.sum(b, "controller_runtime_reconcile_total", `controller="`+kind+`"`))
+	}
+	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		line += fmt.Sprintf(" %s %.0f,", method, p.sum(b, "rest_client_requests_total", `method="`+method+`"`))
+	}
+	b.Log(line)
 }
 
 // quiet waits until nothing is written any more.

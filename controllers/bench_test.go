@@ -33,6 +33,12 @@ const benchAt = "COMPASS_BENCH_OBJECTS"
 // foreign is how many Secrets of somebody else's, of 35 KiB each, lie beside the objects: 280 MB in all.
 const foreign = 8000
 
+// usual is how often the manager looks at what is well, unless told otherwise.
+const usual = 10 * time.Minute
+
+// benchForeign makes them fewer, for who looks at something else.
+const benchForeign = "COMPASS_BENCH_FOREIGN"
+
 // BenchmarkOperator measures the manager as a process of its own against a real API server, Postgres and NATS: tenants and
 // streams to Ready beside a program that makes the same calls and decides nothing, writes while idle, memory, and how soon a
 // new object is Ready after a restart. Deployments are made available, and leases taken, by a stub: stubKubelet.
@@ -47,20 +53,24 @@ func BenchmarkOperator(b *testing.B) {
 }
 
 func benchOperator(b *testing.B, n int) {
+	secrets := foreign
+	if s := os.Getenv(benchForeign); s != "" {
+		secrets, _ = strconv.Atoi(s)
+	}
 	w := newBench(b, n)
-	m := w.start(b)
+	m := w.start(b, usual)
 	m.quiet(b)
 	empty := m.rss(b)
 	m.stop(b)
-	w.foreignSecrets(b, foreign)
-	m = w.start(b)
+	w.foreignSecrets(b, secrets)
+	m = w.start(b, usual)
 	m.quiet(b)
 	b.ReportMetric(m.rss(b)-empty, "MiB-for-foreign-secrets")
 	w.create(b, w.server())
 	w.await(b, "CompassServer", 1)
 	w.leaseBy(b)
 	b.ReportMetric(empty, "MiB-empty")
-	b.Logf("with %d Secrets of somebody else's: %.0f MiB, before them %.0f", foreign, m.rss(b), empty)
+	b.Logf("with %d Secrets of somebody else's: %.0f MiB, before them %.0f", secrets, m.rss(b), empty)
 
 	floor := w.tenantFloor(b)
 	b.ReportMetric(float64(n)/floor.Seconds(), "floor-tenants/s")
@@ -70,6 +80,7 @@ func benchOperator(b *testing.B, n int) {
 	took := time.Since(began)
 	b.ReportMetric(float64(n)/took.Seconds(), "tenants/s")
 	b.ReportMetric(took.Seconds()/floor.Seconds(), "tenants-to-floor")
+	m.told(b, "tenants")
 
 	floor = w.streamFloor(b)
 	b.ReportMetric(float64(n)/floor.Seconds(), "floor-streams/s")
@@ -79,16 +90,22 @@ func benchOperator(b *testing.B, n int) {
 	took = time.Since(began)
 	b.ReportMetric(float64(n)/took.Seconds(), "streams/s")
 	b.ReportMetric(took.Seconds()/floor.Seconds(), "streams-to-floor")
+	m.told(b, "streams")
 	m.quiet(b)
+	m.told(b, "quiet")
 	b.ReportMetric(m.rss(b), "MiB-full")
 
+	m.stop(b)
+	m = w.start(b, 20*time.Second)
+	m.resyncs(b, 2*n+1)
+	m.quiet(b)
 	writes, rows := m.writes(b), w.rowsWritten(b)
 	m.resyncs(b, 3*(2*n+1))
 	b.ReportMetric(m.writes(b)-writes, "idle-API-writes")
 	b.ReportMetric(w.rowsWritten(b)-rows, "idle-rows-written")
 
 	m.stop(b)
-	m = w.start(b)
+	m = w.start(b, usual)
 	m.resyncs(b, 1) // what was there before waits in its queues
 	began, passes := time.Now(), m.passes(b)
 	w.create(b, w.tenant("late"))
