@@ -75,8 +75,8 @@ func apiNamespace(t *testing.T, c client.Client) string {
 	return name
 }
 
-// Holds REQ-215: what the API server can judge it judges, strictly, and says which field and what instead. Each rule has an
-// object that it takes and one that it refuses.
+// Holds REQ-215 and operator lesson 16: what the API server can judge it judges, strictly, and says which field and what
+// instead. Each rule has an object that it takes and one that it refuses.
 func TestValidation(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -195,7 +195,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// Holds REQ-215: what cannot change says so, and how to get there.
+// Holds REQ-215 and operator lesson 21: what cannot change says so, and how to get there.
 func TestImmutable(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -219,6 +219,11 @@ func TestImmutable(t *testing.T) {
 		{leastTenant, field{"spec.slug", "one"}, field{"spec.slug", "two"}, field{"spec.displayName", "One"}, "spec.slug is immutable"},
 		{leastTenant, field{"spec.slug", "one"}, field{"spec.slug", ""}, field{"spec.displayName", "One"}, "spec.slug is immutable"},
 		{leastTenant, field{}, field{"spec.serverRef.name", "other"}, field{"spec.displayName", "One"}, "spec.serverRef is immutable"},
+		{
+			leastTenant, field{"spec.isolation", "{mode: Dedicated, dedicated: {adminSecretRef: {name: pg}, database: one}}"},
+			field{"spec.isolation.dedicated.database", "two"}, field{"spec.isolation.dedicated.adminSecretRef.name", "other"},
+			"spec.isolation.dedicated.database is immutable",
+		},
 		{leastStream, field{}, field{"spec.serverRef.name", "other"}, field{"spec.suspend", "true"}, "spec.serverRef is immutable"},
 	} {
 		t.Run(k.to.path+"="+k.to.value, func(t *testing.T) {

@@ -115,7 +115,7 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// Holds REQ-211: under Retain an object goes at once, whatever can be reached, and what it made stays. Whoever comes next
+// Holds REQ-211 and operator lesson 4: under Retain an object goes at once, whatever can be reached, and what it made stays. Whoever comes next
 // under the same name finds it again, with the same keys.
 func TestRetain(t *testing.T) {
 	t.Parallel()
@@ -191,7 +191,7 @@ func (g *ground) sweep(t *testing.T) {
 	}
 }
 
-// Holds REQ-211: in whatever order they go, and with the server gone first, nothing sticks.
+// Holds REQ-211 and operator lesson 5: in whatever order they go, and with the server gone first, nothing sticks.
 func TestServerGoesFirst(t *testing.T) {
 	t.Parallel()
 	th := newThread(t, v1alpha1.DeletionPolicyDelete)
@@ -209,7 +209,7 @@ func TestServerGoesFirst(t *testing.T) {
 	}
 }
 
-// Holds REQ-211: under Delete an object waits for what it cannot reach, says for what and how to let go, and does when told.
+// Holds REQ-211 and operator lesson 4: under Delete an object waits for what it cannot reach, says for what and how to let go, and does when told.
 func TestBlockedAndForced(t *testing.T) {
 	t.Parallel()
 	th := newThread(t, v1alpha1.DeletionPolicyDelete)

@@ -74,7 +74,7 @@ func TestDrift(t *testing.T) {
 	}
 	app := o.Spec.Database.Name + "_app"
 
-	t.Run("a worker that was scaled", func(t *testing.T) { // REQ-209, layer 2
+	t.Run("a worker that was scaled", func(t *testing.T) { // REQ-209, layer 2; operator lesson 47
 		for range 3 {
 			th.events = nil
 			merge(worker, "main-compass-delivery", `{"spec": {"replicas": 2}}`)

@@ -156,7 +156,7 @@ type schedule struct {
 	kills   int // of servers
 }
 
-// Holds REQ-129. Lessons B9, B11: whatever dies whenever, nothing is lost, every dead letter is there once, and nobody
+// Holds REQ-129. Lessons B9, B11, operator 49: whatever dies whenever, nothing is lost, every dead letter is there once, and nobody
 // innocent is among them.
 func TestCrashSchedule(t *testing.T) {
 	t.Parallel()

@@ -55,7 +55,7 @@ func TestTenantsMoveUnderLoad(t *testing.T) {
 // Six rolling restarts of everything that is ours while people post: each process says goodbye, so the next worker need
 // neither wait nor be careful, and nobody's message is lost, set aside or charged an attempt.
 //
-// Holds REQ-227.
+// Holds REQ-227 and operator lesson 50.
 func TestRollingRestarts(t *testing.T) {
 	t.Parallel()
 	s, w := newScene(t, "worker")
