@@ -193,8 +193,8 @@ func (p counting) RemoveLogin(ctx context.Context, at backend.Place, by backend.
 	return p.c.call("RemoveLogin", func() error { return p.pool.RemoveLogin(ctx, at, by, database, id) })
 }
 
-func (p counting) EnsureEnrolment(ctx context.Context, at backend.Place, token string) (bool, error) {
-	return value(p.c, "EnsureEnrolment", func() (bool, error) { return p.pool.EnsureEnrolment(ctx, at, token) })
+func (p counting) EnsureEnrolment(ctx context.Context, at backend.Place, token, fleet string) (bool, error) {
+	return value(p.c, "EnsureEnrolment", func() (bool, error) { return p.pool.EnsureEnrolment(ctx, at, token, fleet) })
 }
 
 func (p counting) CountTenants(ctx context.Context, at backend.Place) (int64, error) {
@@ -217,8 +217,8 @@ func (p counting) RemoveTenant(ctx context.Context, at backend.Place, slug strin
 	return p.c.call("RemoveTenant", func() error { return p.pool.RemoveTenant(ctx, at, slug) })
 }
 
-func (p counting) EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account) error {
-	return p.c.call("EnsureAccount", func() error { return p.pool.EnsureAccount(ctx, at, account) })
+func (p counting) EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account, adopt v1alpha1.AdoptionPolicy) error {
+	return p.c.call("EnsureAccount", func() error { return p.pool.EnsureAccount(ctx, at, account, adopt) })
 }
 
 func (p counting) Bury(ctx context.Context, at backend.Place, servers int, stones []fabric.Tombstone) error {
@@ -237,8 +237,8 @@ func (p counting) TenantsOf(ctx context.Context, at backend.Place, name string, 
 	return value(p.c, "TenantsOf", func() ([]store.TenantRow, error) { return p.pool.TenantsOf(ctx, at, name, slugs) })
 }
 
-func (p counting) PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (bool, error) {
-	return value(p.c, "PlaceTenant", func() (bool, error) { return p.pool.PlaceTenant(ctx, at, id, from, to) })
+func (p counting) PlaceTenant(ctx context.Context, at backend.Place, tenant store.TenantRow, to string) (bool, error) {
+	return value(p.c, "PlaceTenant", func() (bool, error) { return p.pool.PlaceTenant(ctx, at, tenant, to) })
 }
 
 func (p counting) DrainTenant(ctx context.Context, at backend.Place, id store.TenantID, name string) error {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -47,6 +48,9 @@ const (
 	lastPause  = 30 * time.Second
 )
 
+// sharedAfter is how late a tenant or a stream may learn of a Secret that its server refers to.
+const sharedAfter = 3 * time.Second
+
 // CacheOptions keep memory from growing with what is not ours: of the kinds of our children the cache holds what carries
 // our label. Referenced Secrets are read one by one, past the cache.
 func CacheOptions() cache.Options {
@@ -69,7 +73,10 @@ func Register(ctx context.Context, mgr manager.Manager, o Options) error {
 	frame := flow.Frame{
 		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(naming.ManagedBy), Metrics: o.Metrics, Resync: o.Resync, Poll: o.Poll,
 	}
-	kids := kube.Children{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
+	kids := kube.Children{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
+		Shared: &kube.Recent{Reader: mgr.GetAPIReader(), After: sharedAfter, Now: time.Now}, //nolint:forbidigo // the process's clock
+	}
 	for _, kind := range []func(manager.Manager, flow.Frame, kube.Children, Options) error{registerServer, registerTenant, registerStream} {
 		if err := kind(mgr, frame, kids, o); err != nil {
 			return err
@@ -114,9 +121,8 @@ func registerTenant(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	how := options(o.Tenants, 16)
-	fair := &flow.Fair[*v1alpha1.CompassTenant]{Next: r, Server: tenant.Server, Most: half(how), Now: r.Now}
-	return watchTenant(mgr, how, reconcile.AsReconciler(mgr.GetClient(), fair), tenantsHear(o.Pool, mgr.GetClient()))
+	how := fairly(mgr.GetClient(), options(o.Tenants, 16), tenant.Server)
+	return watchTenant(mgr, how, reconcile.AsReconciler(mgr.GetClient(), r), tenantsHear(o.Pool, mgr.GetClient()))
 }
 
 func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o Options) error {
@@ -127,13 +133,30 @@ func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	how := options(o.Streams, 8)
-	fair := &flow.Fair[*v1alpha1.DeliveryStream]{Next: r, Server: stream.Server, Most: half(how), Now: r.Now}
-	return watchStream(mgr, how, reconcile.AsReconciler(mgr.GetClient(), fair), streamsHear(o.Pool, mgr.GetClient()))
+	how := fairly(mgr.GetClient(), options(o.Streams, 8), stream.Server)
+	return watchStream(mgr, how, reconcile.AsReconciler(mgr.GetClient(), r), streamsHear(o.Pool, mgr.GetClient()))
 }
 
-// half of the places of a kind are what one server may take.
-func half(o controller.Options) int { return max(o.MaxConcurrentReconciles/2, 1) }
+// fairly lets one server's objects take half of the places of a kind at most.
+func fairly[T any, P interface {
+	*T
+	client.Object
+}](c client.Reader, o controller.Options, server func(P) client.ObjectKey) controller.Options {
+	fair := flow.FairOptions{
+		Most: max(o.MaxConcurrentReconciles/2, 1), Idle: max(o.MaxConcurrentReconciles/8, 1), Now: time.Now, //nolint:forbidigo // the process's clock
+		Server: func(request reconcile.Request) client.ObjectKey {
+			obj := P(new(T))
+			if err := c.Get(context.Background(), request.NamespacedName, obj); err != nil { //nolint:forbidigo // from the cache
+				return client.ObjectKey{}
+			}
+			return server(obj)
+		},
+	}
+	o.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+		return flow.NewFair(priorityqueue.New(name, func(q *priorityqueue.Opts[reconcile.Request]) { q.RateLimiter = limiter }), fair)
+	}
+	return o
+}
 
 func options(concurrency, standard int) controller.Options {
 	if concurrency <= 0 {

@@ -43,6 +43,19 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
+// byOthers: what we ourselves wrote of a child is no news; the pass that wrote it has looked at it. Nobody else sets the
+// annotation, and after a restart everything is looked at anyway.
+func byOthers() builder.Predicates {
+	applied := func(obj client.Object) string { return obj.GetAnnotations()[naming.AnnotationApplied] }
+	return builder.WithPredicates(predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			is := applied(e.ObjectNew)
+			return is == "" || is == applied(e.ObjectOld)
+		},
+	})
+}
+
 func workloads() []client.Object {
 	return []client.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{}}
 }
@@ -56,12 +69,12 @@ func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 	b := builder.ControllerManagedBy(mgr).Named("server").WithOptions(o).
 		For(&v1alpha1.CompassServer{}, builder.WithPredicates(edited()))
 	for _, child := range children() {
-		b = b.Owns(child)
+		b = b.Owns(child, byOthers())
 	}
-	// A tenant publishes the way into a database of its own.
+	// A tenant publishes the way into a database of its own, and what lets a fleet of its own in.
 	b = b.Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
 		labels := obj.GetLabels()
-		if labels[naming.LabelComponent] != naming.ComponentDatabase {
+		if kind := labels[naming.LabelComponent]; kind != naming.ComponentDatabase && kind != naming.ComponentFleet {
 			return nil
 		}
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: labels[naming.LabelServer]}}}
@@ -94,19 +107,19 @@ func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 	c := mgr.GetClient()
 	return builder.ControllerManagedBy(mgr).Named("tenant").WithOptions(o).
 		For(&v1alpha1.CompassTenant{}, builder.WithPredicates(edited())).
-		Owns(&corev1.Secret{}).
+		Owns(&corev1.Secret{}, byOthers()).
 		Watches(&v1alpha1.CompassServer{}, handler.EnqueueRequestsFromMapFunc(tenantsOf(c)), builder.WithPredicates(readiness())).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(tenantsTrusting(c)), builder.WithPredicates(authorities())).
-		// A stream that takes tenants in or lets them go changes who delivers for them.
+		// Whom a stream takes in or lets go hears of it; those of one that goes, or comes back, are looked at.
 		Watches(&v1alpha1.DeliveryStream{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 			d, ok := obj.(*v1alpha1.DeliveryStream)
 			if !ok {
 				return nil
 			}
 			return tenantsAt(ctx, c, tenant.IndexServer, stream.Server(d).String(), func(t *v1alpha1.CompassTenant) bool {
-				return t.Status.Stream == d.Name || stream.MayClaim(d, t.SlugOrName(), t.Labels)
+				return t.Status.Stream == d.Name
 			})
-		}), builder.WithPredicates(placement())).
+		}), builder.WithPredicates(leaving())).
 		// When one who has a slug goes, the next in line may have it.
 		Watches(&v1alpha1.CompassTenant{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 			t, ok := obj.(*v1alpha1.CompassTenant)
@@ -123,7 +136,8 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 	c := mgr.GetClient()
 	return builder.ControllerManagedBy(mgr).Named("stream").WithOptions(o).
 		For(&v1alpha1.DeliveryStream{}, builder.WithPredicates(edited())).
-		Owns(&appsv1.Deployment{}).Owns(&corev1.Secret{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.ServiceAccount{}).Owns(&networkingv1.NetworkPolicy{}).
+		Owns(&appsv1.Deployment{}, byOthers()).Owns(&corev1.Secret{}, byOthers()).Owns(&corev1.ConfigMap{}, byOthers()).
+		Owns(&corev1.ServiceAccount{}, byOthers()).Owns(&networkingv1.NetworkPolicy{}, byOthers()).
 		Watches(&v1alpha1.CompassServer{}, handler.EnqueueRequestsFromMapFunc(streamsOf(c)), builder.WithPredicates(readiness())).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(streamsTrusting(c)), builder.WithPredicates(authorities())).
 		// A tenant that has its row, or is gone, is to be placed, or not any more.
@@ -142,7 +156,9 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 			if !ok {
 				return nil
 			}
-			return streamsAt(ctx, c, stream.Server(d), func(other *v1alpha1.DeliveryStream) bool { return stream.Rivals(d, other) })
+			return streamsAt(ctx, c, stream.Server(d), func(other *v1alpha1.DeliveryStream) bool {
+				return other.Name != d.Name && stream.Rivals(d, other)
+			})
 		}), builder.WithPredicates(claims())).
 		WatchesRawSource(heard).
 		Complete(r)
@@ -152,7 +168,7 @@ func watchStream(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 
 func serverHears(pool *backend.Pool) source.Source {
 	return hears(pool, func(_ context.Context, h backend.Heard) []reconcile.Request {
-		if h.Stream != "" || h.Tenant != "" {
+		if h.Stream != "" || h.Tenant != "" || h.Slug != "" {
 			return nil
 		}
 		return []reconcile.Request{{NamespacedName: h.Server}}
@@ -161,8 +177,11 @@ func serverHears(pool *backend.Pool) source.Source {
 
 func tenantsHear(pool *backend.Pool, c client.Client) source.Source {
 	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
-		if h.Stream != "" || h.Lost {
+		switch {
+		case h.Stream != "", h.Lost:
 			return nil
+		case h.Slug != "":
+			return tenantsAt(ctx, c, tenant.IndexSlug, tenant.SlugAt(h.Server, h.Slug), nil)
 		}
 		return tenantsAt(ctx, c, tenant.IndexServer, h.Server.String(), func(t *v1alpha1.CompassTenant) bool {
 			return h.Tenant == "" || h.Tenant == t.Status.TenantID
@@ -173,7 +192,7 @@ func tenantsHear(pool *backend.Pool, c client.Client) source.Source {
 func streamsHear(pool *backend.Pool, c client.Client) source.Source {
 	return hears(pool, func(ctx context.Context, h backend.Heard) []reconcile.Request {
 		switch {
-		case h.Lost, h.Tenant != "":
+		case h.Lost, h.Tenant != "", h.Slug != "":
 			return nil
 		case h.Stream != "":
 			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: h.Server.Namespace, Name: h.Stream}}}
@@ -283,22 +302,9 @@ func authorities() predicate.Predicate {
 	})
 }
 
-// placement: a stream asks for others, or carries others.
-func placement() predicate.Predicate {
-	return changed(func(obj client.Object) any {
-		d, ok := obj.(*v1alpha1.DeliveryStream)
-		if !ok {
-			return nil
-		}
-		type fact struct {
-			generation, tenants int64
-			placed, deleting    bool
-		}
-		return fact{
-			d.Generation, d.Status.Tenants, meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionTenantsPlaced),
-			!d.DeletionTimestamp.IsZero(),
-		}
-	})
+// leaving: an object comes or goes.
+func leaving() predicate.Predicate {
+	return changed(func(obj client.Object) any { return obj.GetDeletionTimestamp().IsZero() })
 }
 
 // claims: a stream comes, asks for others, or goes.

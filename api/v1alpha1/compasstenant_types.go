@@ -119,6 +119,10 @@ type TenantNATS struct {
 	// EventTap publishes credentials with which the tenant reads references of its own broadcasts, and does nothing else.
 	// +optional
 	EventTap bool `json:"eventTap,omitempty"`
+	// Runners gives the tenant a fleet of its own beside the shared one: Runners that enrol with the token in <name>-nats serve
+	// this tenant alone, and reach NATS by its account.
+	// +optional
+	Runners bool `json:"runners,omitempty"`
 }
 
 // SQLAccess gives the tenant's own tools a login that reads its rows.
@@ -266,7 +270,7 @@ type TenantSecrets struct {
 	// API holds url, token and ca.crt of the tenant's admin account.
 	// +optional
 	API string `json:"api,omitempty"`
-	// NATS holds url, nats.creds and ca.crt of the event tap.
+	// NATS holds url and ca.crt; nats.creds with an event tap; the token that enrols the next Runner with a fleet of its own.
 	// +optional
 	NATS string `json:"nats,omitempty"`
 	// SQL holds the Service Binding keys of the tenant's SQL login.

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/rigelbuild/compass-operator/internal/config"
@@ -18,28 +19,24 @@ const runnerCredentialTTL = 24 * time.Hour
 
 // runnerAccess lets enrolled Runners into NATS: it signs a user for the Runner's own key, so no seed ever travels.
 type runnerAccess struct {
-	issuers     map[string]fabric.Issuer // by fleet
+	file        string // of the issuers; empty: they never change
 	urls        []string
 	ca          string
 	commandKeys map[string][]byte
 	now         func() time.Time
+
+	mu      sync.Mutex
+	issuers map[string]fabric.Issuer // by fleet
+	read    os.FileInfo              // file, as it was when they were read
 }
 
 func newRunnerAccess(c config.Config, keys []config.CommandKey) (*runnerAccess, error) {
-	a := &runnerAccess{issuers: map[string]fabric.Issuer{}, urls: c.Server.RunnerURLs, commandKeys: publicKeys(keys), now: time.Now}
-	if c.Fabric.IssuerFile == "" {
+	a := &runnerAccess{file: c.Fabric.IssuerFile, urls: c.Server.RunnerURLs, commandKeys: publicKeys(keys), now: time.Now}
+	if a.file == "" {
 		return a, nil
 	}
-	fleets, err := config.LoadIssuers(c.Fabric.IssuerFile)
-	if err != nil {
+	if _, err := a.current(); err != nil {
 		return nil, err
-	}
-	for fleet, i := range fleets {
-		seed, err := fabric.ParseSeed([]byte(i.Seed))
-		if err != nil {
-			return nil, fmt.Errorf("%s: fleet %s: %w", c.Fabric.IssuerFile, fleet, err)
-		}
-		a.issuers[fleet] = fabric.Issuer{Account: i.Account, Role: fabric.RoleRunner, Key: seed}
 	}
 	if c.Fabric.CAFile != "" {
 		ca, err := os.ReadFile(c.Fabric.CAFile)
@@ -49,6 +46,36 @@ func newRunnerAccess(c config.Config, keys []config.CommandKey) (*runnerAccess, 
 		a.ca = string(ca)
 	}
 	return a, nil
+}
+
+// current are the issuers, read again when their file has changed: tenants get and lose fleets of their own.
+func (a *runnerAccess) current() (map[string]fabric.Issuer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == "" {
+		return a.issuers, nil
+	}
+	is, err := os.Stat(a.file)
+	if err != nil {
+		return nil, fmt.Errorf("look at the issuers of fleets: %w", err)
+	}
+	if a.read != nil && os.SameFile(a.read, is) && a.read.ModTime().Equal(is.ModTime()) {
+		return a.issuers, nil
+	}
+	fleets, err := config.LoadIssuers(a.file)
+	if err != nil {
+		return nil, err
+	}
+	issuers := map[string]fabric.Issuer{}
+	for fleet, i := range fleets {
+		seed, err := fabric.ParseSeed([]byte(i.Seed))
+		if err != nil {
+			return nil, fmt.Errorf("%s: fleet %s: %w", a.file, fleet, err)
+		}
+		issuers[fleet] = fabric.Issuer{Account: i.Account, Role: fabric.RoleRunner, Key: seed}
+	}
+	a.issuers, a.read = issuers, is
+	return issuers, nil
 }
 
 func commandPublicKeys(keys []config.CommandKey) map[string]ed25519.PublicKey {
@@ -69,7 +96,11 @@ func publicKeys(keys []config.CommandKey) map[string][]byte {
 
 // RunnerAccess is hub.Options.Access. A fleet without a signing key has no NATS; its Runners speak Connect alone.
 func (a *runnerAccess) RunnerAccess(_ context.Context, r store.Runner) (hub.Access, error) {
-	issuer, ok := a.issuers[r.Fleet]
+	issuers, err := a.current()
+	if err != nil {
+		return hub.Access{}, err
+	}
+	issuer, ok := issuers[r.Fleet]
 	if !ok {
 		return hub.Access{CommandKeys: a.commandKeys}, nil
 	}

@@ -15,6 +15,7 @@ type Heard struct {
 	Server client.ObjectKey
 	Stream string // the DeliveryStream; empty: everything, because NATS was away
 	Tenant string // id of the one whose move has ended; empty: none
+	Slug   string // of the tenant that has another stream; empty: none
 	Lost   bool   // NATS is away, or lets us in no more: only its own accounts can be looked at
 }
 

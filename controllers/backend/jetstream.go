@@ -138,7 +138,7 @@ func (is found) mayBeTaken(what, stream string, policy v1alpha1.AdoptionPolicy) 
 	case policy == v1alpha1.AdoptionForce, policy == v1alpha1.AdoptionIfUnowned && owned == "":
 		return nil
 	case owned != "":
-		return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%s exists and is managed by %s: take that mark off its metadata and set "+
+		return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%s exists and is managed by %s: take that mark off it and set "+
 			"spec.adoptionPolicy to IfUnowned, or set that to Force, to take it over%s", what, owned, differs))
 	}
 	return fault.Waiting(v1alpha1.ReasonObjectConflict, fmt.Sprintf("%s exists and is not ours: rename or remove it in NATS, or set "+

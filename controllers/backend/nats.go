@@ -69,15 +69,16 @@ func (p *Pool) EnsureAccounts(ctx context.Context, at Place, servers int, accoun
 		return seen, at.interpretNATS(err)
 	}
 	for _, account := range accounts {
-		if err := p.ensureAccount(ctx, admin, at, account, servers); err != nil {
-			return seen, err
+		if err := p.ensureAccount(ctx, admin, at, at.write(account, servers)); err != nil {
+			return seen, at.interpretNATS(err)
 		}
 	}
 	return seen, p.probe(ctx, at)
 }
 
-// EnsureAccount does the same for one account, without a probe.
-func (p *Pool) EnsureAccount(ctx context.Context, at Place, account fabric.Account) error {
+// EnsureAccount does the same for one account, without a probe. One that is there without our mark is taken over as the policy
+// allows, with its key; what would be changed is said before anything is.
+func (p *Pool) EnsureAccount(ctx context.Context, at Place, account fabric.Account, adopt v1alpha1.AdoptionPolicy) error {
 	admin, err := p.accounts(ctx, at)
 	if err != nil {
 		return err
@@ -86,32 +87,45 @@ func (p *Pool) EnsureAccount(ctx context.Context, at Place, account fabric.Accou
 	if err != nil {
 		return at.interpretNATS(err)
 	}
-	return p.ensureAccount(ctx, admin, at, account, len(there))
+	w := at.write(account, len(there))
+	err = p.ensureAccount(ctx, admin, at, w)
+	if !errors.Is(err, fabric.ErrForeign) {
+		return at.interpretNATS(err)
+	}
+	seen, err := admin.Observe(ctx, w)
+	if err == nil {
+		err = found{manager: seen.Manager, drift: seen.Drift}.mayBeTaken("NATS account "+account.Public, "", adopt)
+	}
+	if err == nil {
+		w.Adopt = true
+		err = p.ensureAccount(ctx, admin, at, w)
+	}
+	return at.interpretNATS(err)
 }
 
-func (p *Pool) ensureAccount(ctx context.Context, admin *natsAdmin, at Place, account fabric.Account, servers int) error {
-	what := "NATS account " + account.Name
+func (p *Pool) ensureAccount(ctx context.Context, admin *natsAdmin, at Place, w fabric.AccountWrite) error {
+	what := "NATS account " + w.Account.Name
 	if at.Drift.Reporting() {
-		seen, err := admin.Observe(ctx, at.write(account, servers))
+		seen, err := admin.Observe(ctx, w)
 		if err != nil || seen.Copies == seen.Answered && len(seen.Drift) == 0 {
-			return at.interpretNATS(err)
+			return err
 		}
 		return at.Drift.Allow(what, seen.Drift...)
 	}
-	_, wrote, err := admin.Ensure(ctx, at.write(account, servers))
+	_, wrote, err := admin.Ensure(ctx, w)
 	if wrote {
-		p.log.InfoContext(ctx, "Pushed a NATS account", "server", at.Server.String(), "account", account.Name)
+		p.log.InfoContext(ctx, "Pushed a NATS account", "server", at.Server.String(), "account", w.Account.Name, "taken over", w.Adopt)
 		at.Drift.Wrote(what)
 	}
 	if err != nil {
-		return at.interpretNATS(err)
+		return err
 	}
-	refused, err := admin.RefusedImports(ctx, at.write(account, servers))
+	refused, err := admin.RefusedImports(ctx, w)
 	if len(refused) > 0 {
 		return fault.Waiting(v1alpha1.ReasonFabricUnfit, fmt.Sprintf("NATS holds account %s and does not serve its imports %s: the account that "+
-			"exports them is not as it must be, see condition FabricReady of the CompassServer", account.Name, strings.Join(refused, ", ")))
+			"exports them is not as it must be, see condition FabricReady of the CompassServer", w.Account.Name, strings.Join(refused, ", ")))
 	}
-	return at.interpretNATS(err)
+	return err
 }
 
 // RemoveAccount takes an account away and verifies that it is gone. Absent is success, and so is one that is not ours.

@@ -117,7 +117,7 @@ func Resolve(ctx context.Context, c kube.Children, server *v1alpha1.CompassServe
 	}
 	p.Keys = made
 	if server.Spec.Server.TLSSecretRef != nil {
-		data, _, err := ReadCertificate(ctx, c, server)
+		data, _, err := ReadCertificate(ctx, shared(c), server)
 		p.CA = data[KeyCA]
 		return p, err
 	}
@@ -127,6 +127,14 @@ func Resolve(ctx context.Context, c kube.Children, server *v1alpha1.CompassServe
 	}
 	p.CA = authority[corev1.TLSCertKey]
 	return p, nil
+}
+
+// shared reads what every object of a server refers to.
+func shared(c kube.Children) kube.Children {
+	if c.Shared != nil {
+		c.Live = c.Shared
+	}
+	return c
 }
 
 // ReadCertificate reads the certificate of the Servers that somebody else renews.
@@ -147,7 +155,7 @@ func (at *Place) keys(ctx context.Context, c kube.Children, server *v1alpha1.Com
 		at.Servers = int(server.NATSServers())
 		return fabric.CompleteKeys(kept)
 	}
-	x, err := ReadExternal(ctx, c, server.Namespace, spec)
+	x, err := ReadExternal(ctx, shared(c), server.Namespace, spec)
 	if err != nil {
 		return fabric.Keys{}, nil, err
 	}

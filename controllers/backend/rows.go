@@ -99,13 +99,13 @@ func opens(ctx context.Context, s *store.Store, tenant store.TenantID, hash [32]
 	return err == nil && caller.Admin(), err
 }
 
-// EnsureEnrolment stores the hash of an enrolment token of the shared fleet, and tells whether it can still let somebody in.
-func (p *Pool) EnsureEnrolment(ctx context.Context, at Place, token string) (usable bool, err error) {
+// EnsureEnrolment stores the hash of an enrolment token of a fleet, and tells whether it can still let somebody in.
+func (p *Pool) EnsureEnrolment(ctx context.Context, at Place, token, fleet string) (usable bool, err error) {
 	s, err := p.store(ctx, at)
 	if err != nil {
 		return false, err
 	}
-	usable, err = s.EnsureRunnerToken(ctx, naming.TokenHash(token), naming.SharedFleet)
+	usable, err = s.EnsureRunnerToken(ctx, naming.TokenHash(token), fleet)
 	return usable, interpretStore(err)
 }
 
@@ -203,15 +203,19 @@ func (p *Pool) TenantsOf(ctx context.Context, at Place, stream string, slugs []s
 	return rows, interpretStore(err)
 }
 
-// PlaceTenant hands a tenant from one stream to another; nobody is "". moved is false where somebody else was faster.
-func (p *Pool) PlaceTenant(ctx context.Context, at Place, id store.TenantID, from, to string) (moved bool, err error) {
+// PlaceTenant hands a tenant from the stream that it was seen with to another; nobody is "". moved is false where somebody else
+// was faster.
+func (p *Pool) PlaceTenant(ctx context.Context, at Place, tenant store.TenantRow, to string) (moved bool, err error) {
 	s, err := p.store(ctx, at)
 	if err != nil {
 		return false, err
 	}
-	err = s.PlaceTenant(ctx, id, from, to)
+	err = s.PlaceTenant(ctx, tenant.ID, tenant.Stream, to)
 	if errors.Is(err, store.ErrConflict) {
 		return false, nil
+	}
+	if err == nil {
+		p.tell(Heard{Server: at.Server, Slug: tenant.Slug})
 	}
 	return err == nil, interpretStore(err)
 }

@@ -141,6 +141,9 @@ func (p *Pass[S]) result(err error) (reconcile.Result, error) {
 	}
 	switch p.classes(err) { //nolint:exhaustive // the others are transient, and go on below
 	case fault.ClassWaiting:
+		if p.told(err) {
+			return p.later(p.frame.Resync), nil
+		}
 		return p.later(p.frame.Poll), nil
 	case fault.ClassTerminal, fault.ClassPoison:
 		return reconcile.Result{}, reconcile.TerminalError(err)
@@ -149,6 +152,21 @@ func (p *Pass[S]) result(err error) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: p.frame.Spread(d)}, nil
 	}
 	return reconcile.Result{}, err
+}
+
+// told reports whether word will come of everything that is waited for.
+func (p *Pass[S]) told(err error) bool {
+	waits := 0
+	for _, o := range p.outcomes {
+		switch {
+		case o.err == nil:
+		case !fault.IsTold(o.err):
+			return false
+		default:
+			waits++
+		}
+	}
+	return waits > 0 || fault.IsTold(err)
 }
 
 // later looks again when nobody asks for it sooner, after all that somebody asks for: without a priority of its own the next

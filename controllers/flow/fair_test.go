@@ -1,95 +1,123 @@
 package flow_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/flow"
 )
 
-// backends are servers of which some hang until a pass's deadline.
-type backends struct{ hangs string }
+type queue = priorityqueue.PriorityQueue[reconcile.Request]
 
-// Reconcile see reconcile.ObjectReconciler.
-func (b backends) Reconcile(ctx context.Context, t *v1alpha1.CompassTenant) (reconcile.Result, error) {
-	pass := 20 * time.Millisecond
-	if t.Spec.ServerRef.Name == b.hangs {
-		pass = 45 * time.Second // the deadline of a step
+// passes are what a kind's workers do with a queue in a bubble; an object's name begins with that of its server.
+type passes struct {
+	queue
+	takes func(reconcile.Request) time.Duration
+
+	mu      sync.Mutex
+	order   []reconcile.Request
+	most    map[string]int // of a server at once
+	now     map[string]int
+	waited  []time.Duration // of objects of "well", from when they were due until they were looked at
+	due     map[reconcile.Request]time.Time
+	workers sync.WaitGroup
+}
+
+const places, half, idle = 16, 8, 4
+
+func server(r reconcile.Request) string { s, _, _ := strings.Cut(r.Name, "-"); return s }
+
+// work starts the workers. fair or not; an object is looked at again after resync.
+func work(fair bool, resync time.Duration, takes func(reconcile.Request) time.Duration) *passes {
+	p := &passes{takes: takes, most: map[string]int{}, now: map[string]int{}, due: map[reconcile.Request]time.Time{}}
+	p.queue = priorityqueue.New[reconcile.Request]("test")
+	if fair {
+		p.queue = flow.NewFair(p.queue, flow.FairOptions{
+			Most: half, Idle: idle, Now: time.Now, Server: func(r reconcile.Request) client.ObjectKey { return client.ObjectKey{Name: server(r)} },
+		})
 	}
-	select {
-	case <-ctx.Done():
-		return reconcile.Result{}, ctx.Err()
-	case <-time.After(pass):
-		return reconcile.Result{}, nil
+	for range places {
+		p.workers.Go(func() {
+			for {
+				item, _, shutdown := p.GetWithPriority()
+				if shutdown {
+					return
+				}
+				p.begin(item)
+				<-time.After(takes(item))
+				p.end(item)
+				p.Done(item)
+				if resync > 0 {
+					p.put(item, resync, handler.LowPriority)
+				}
+			}
+		})
+	}
+	return p
+}
+
+func (p *passes) put(item reconcile.Request, after time.Duration, priority int) {
+	p.mu.Lock()
+	p.due[item] = time.Now().Add(after)
+	p.mu.Unlock()
+	p.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, item)
+}
+
+func (p *passes) begin(item reconcile.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := server(item)
+	p.order = append(p.order, item)
+	p.now[s]++
+	p.most[s] = max(p.most[s], p.now[s])
+}
+
+func (p *passes) end(item reconcile.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now[server(item)]--
+	if server(item) == "well" {
+		p.waited = append(p.waited, time.Since(p.due[item]))
 	}
 }
 
-// latencies runs a queue with some places over tenants of two servers for a while, each looked at again some time after it
-// was, and returns how long those of the server "well" waited for their looks to end, sorted.
-func latencies(t *testing.T, next reconcile.ObjectReconciler[*v1alpha1.CompassTenant]) (out []time.Duration) {
+func (p *passes) stop() {
+	p.ShutDown()
+	p.workers.Wait()
+	slices.Sort(p.waited)
+}
+
+func object(server string, i int) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKey{Name: fmt.Sprintf("%s-%d", server, i)}}
+}
+
+// quick is a pass where the backends answer.
+func quick(reconcile.Request) time.Duration { return 20 * time.Millisecond }
+
+// latencies runs the workers over tenants of two servers for a while, and returns how long those of the server "well" took.
+func latencies(t *testing.T, fair bool, takes func(reconcile.Request) time.Duration) (out []time.Duration) {
 	t.Helper()
-	const places, each, resync, run = 16, 100, 10 * time.Second, 10 * time.Minute
-	synctest.Test(t, func(t *testing.T) {
-		type item struct {
-			tenant *v1alpha1.CompassTenant
-			since  time.Time
-		}
-		ctx, end := context.WithTimeout(t.Context(), run)
-		defer end()
-		queue := make(chan item, 4*each)
-		put := func(o *v1alpha1.CompassTenant, after time.Duration) {
-			time.AfterFunc(after, func() { queue <- item{o, time.Now()} })
-		}
+	const each, resync, run = 100, 10 * time.Second, 3 * time.Minute
+	synctest.Test(t, func(*testing.T) {
+		p := work(fair, resync, takes)
 		for i := range each {
-			for _, server := range []string{"well", "ill"} {
-				o := &v1alpha1.CompassTenant{}
-				o.Name, o.Spec.ServerRef.Name = fmt.Sprint(server, i), server
-				put(o, time.Duration(i)*resync/each)
-			}
+			p.put(object("well", i), time.Duration(i)*resync/each, handler.LowPriority)
+			p.put(object("ill", i), time.Duration(i)*resync/each, handler.LowPriority)
 		}
-		results := make(chan time.Duration, 1_000_000)
-		for range places {
-			go func() {
-				for {
-					select {
-					case <-ctx.Done():
-						return
-					case i := <-queue:
-						res, err := next.Reconcile(ctx, i.tenant)
-						if ctx.Err() != nil {
-							return
-						}
-						if res.RequeueAfter > 0 || err != nil {
-							put(i.tenant, max(res.RequeueAfter, time.Second))
-							continue
-						}
-						if i.tenant.Spec.ServerRef.Name == "well" {
-							results <- time.Since(i.since)
-						}
-						put(i.tenant, resync)
-					}
-				}
-			}()
-		}
-		<-ctx.Done()
-		synctest.Wait()
-		close(results)
-		for d := range results {
-			out = append(out, d)
-		}
-		for len(queue) > 0 {
-			<-queue
-		}
+		<-time.After(run)
+		p.stop()
+		out = p.waited
 	})
-	slices.Sort(out)
 	return out
 }
 
@@ -97,13 +125,13 @@ func latencies(t *testing.T, next reconcile.ObjectReconciler[*v1alpha1.CompassTe
 // take without it. The clock is the bubble's, so this is a figure of the order of work and of no machine.
 func TestOneServerThatHangs(t *testing.T) {
 	t.Parallel()
-	fair := func(hangs string) reconcile.ObjectReconciler[*v1alpha1.CompassTenant] {
-		return &flow.Fair[*v1alpha1.CompassTenant]{
-			Next: backends{hangs}, Most: 8, Now: time.Now,
-			Server: func(o *v1alpha1.CompassTenant) client.ObjectKey { return client.ObjectKey{Name: o.Spec.ServerRef.Name} },
+	hangs := func(r reconcile.Request) time.Duration {
+		if server(r) == "ill" {
+			return 45 * time.Second // the deadline of a step
 		}
+		return quick(r)
 	}
-	alone, beside, without := latencies(t, fair("")), latencies(t, fair("ill")), latencies(t, backends{"ill"})
+	alone, beside, without := latencies(t, true, quick), latencies(t, true, hangs), latencies(t, false, hangs)
 	at := func(all []time.Duration, share float64) time.Duration {
 		if len(all) == 0 {
 			return time.Hour
@@ -123,4 +151,82 @@ func TestOneServerThatHangs(t *testing.T) {
 	if at(without, .99) < 2*at(alone, .99) {
 		t.Error("nothing hangs without the guard, so this shows nothing")
 	}
+}
+
+// Holds REQ-219 and operator lesson 53: after a restart ten thousand objects wait to be looked at, all of one server. What a user
+// makes or edits meanwhile, also an object that waits already, goes before it, and no place stays empty.
+func TestEditsGoBeforeABacklog(t *testing.T) {
+	t.Parallel()
+	const backlog = 10_000
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		p := work(true, 0, quick)
+		for i := range backlog {
+			p.put(object("main", i), 0, handler.LowPriority)
+		}
+		<-time.After(50 * time.Millisecond)
+		made, edited := object("main", backlog), object("main", backlog-1)
+		p.put(made, 0, 0)
+		p.put(edited, 0, 0)
+		ideal := quick(made) * (backlog + 1) / idle
+		for seen := 0; seen < backlog+1 && time.Since(began) < 2*ideal; { // until everything was looked at
+			<-time.After(100 * time.Millisecond)
+			p.mu.Lock()
+			seen = len(p.order)
+			p.mu.Unlock()
+		}
+		took := time.Since(began)
+		p.stop()
+		for _, item := range []reconcile.Request{made, edited} {
+			if at := slices.Index(p.order, item); at > 3*idle+1 { // three rounds began in 50 ms, and both have places of their own
+				t.Errorf("%s was looked at after %d of the backlog", item.Name, at)
+			}
+		}
+		if n := p.most["main"]; n < idle || n > half {
+			t.Errorf("%d at once, want %d, and more for what somebody asked for", n, idle)
+		}
+		if took > ideal*11/10 {
+			t.Errorf("the backlog took %v where %v would do: places stay empty", took, ideal)
+		}
+	})
+}
+
+// A server whose passes were slow gets its places back when they are quick again, and what is deleted while it waits keeps
+// nobody waiting.
+func TestSlowServerRecovers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ill sync.Map
+		ill.Store("ill", true)
+		p := work(true, time.Second, func(r reconcile.Request) time.Duration {
+			if _, is := ill.Load(server(r)); is {
+				return 45 * time.Second
+			}
+			return quick(r)
+		})
+		for i := range 100 {
+			p.put(object("ill", i), 0, 0)
+		}
+		<-time.After(10 * time.Minute)
+		p.mu.Lock()
+		p.most = map[string]int{}
+		p.mu.Unlock()
+		<-time.After(10 * time.Minute)
+		p.mu.Lock()
+		slow := p.most["ill"]
+		p.mu.Unlock()
+		if slow != 1 {
+			t.Errorf("%d passes of a slow server at once, want one that sees whether it is well again", slow)
+		}
+		ill.Delete("ill")
+		<-time.After(2 * time.Minute)
+		p.mu.Lock()
+		p.order, p.most = nil, map[string]int{}
+		p.mu.Unlock()
+		<-time.After(10 * time.Second)
+		p.stop()
+		if looks := len(p.order); looks < 500 || p.most["ill"] < 2 {
+			t.Errorf("%d looks in ten seconds, %d at once", looks, p.most["ill"])
+		}
+	})
 }

@@ -203,6 +203,25 @@ func TestOutcomes(t *testing.T) {
 			},
 			after: time.Minute,
 		},
+		"told": {
+			reason: "where word will come nobody need ask again and again",
+			steps:  []flow.Step[scope]{step(a, fault.Told("NoStream", "make one")), step(b, nil)},
+			want: map[string]shape{
+				a: {metav1.ConditionFalse, "NoStream", "make one"}, b: fine,
+				"Ready": {metav1.ConditionFalse, "NoStream", a + ": make one"},
+			},
+			after: time.Hour,
+		},
+		"told beside waiting": {
+			reason: "of the other no word comes",
+			steps:  []flow.Step[scope]{step(a, fault.Told("NoStream", "make one")), step(b, waits)},
+			want: map[string]shape{
+				a:       {metav1.ConditionFalse, "NoStream", "make one"},
+				b:       {metav1.ConditionFalse, "WaitingForSecret", "Secret x does not exist: create it"},
+				"Ready": {metav1.ConditionFalse, "NoStream", a + ": make one"},
+			},
+			after: time.Minute,
+		},
 		"transient": {
 			reason: "could not tell is Unknown, and an error with backoff; an independent step advances",
 			steps:  []flow.Step[scope]{step(a, down), step(b, nil)},

@@ -12,11 +12,9 @@ import (
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
-	"github.com/rigelbuild/compass-operator/internal/config"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fault"
 	"github.com/rigelbuild/compass-operator/internal/kube"
-	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
 // Keys of <name>-keys beside the seeds: the two JWTs that a NATS server starts with. They are signed once, because another
@@ -166,9 +164,9 @@ func (r *Reconciler) ensureCommandKey(ctx context.Context, s *scope) error {
 
 // ensureIssuers publishes the keys with which Servers let Runners in.
 func (r *Reconciler) ensureIssuers(ctx context.Context, s *scope) error {
-	fleets := map[string]config.FleetIssuer{}
-	for fleet, issuer := range issuers(s.identity.keys) {
-		fleets[fleet] = config.FleetIssuer{Account: issuer.Account, Seed: string(issuer.Key.Text())}
+	fleets, err := backend.Fleets(ctx, s.kids, s.key, s.identity.keys.Runners)
+	if err != nil {
+		return err
 	}
 	text, err := yaml.Marshal(map[string]any{"fleets": fleets})
 	if err != nil {
@@ -196,9 +194,4 @@ func (r *Reconciler) ensureCreds(ctx context.Context, s *scope, at backend.Place
 	secret.Data = map[string][]byte{backend.KeyCreds: kept[backend.KeyCreds], backend.KeyCA: at.NATSCA}
 	_, err = kube.Apply(ctx, s.kids, s.server, secret)
 	return err
-}
-
-// issuers are the fleets that Servers may let in, by name.
-func issuers(keys fabric.Keys) map[string]fabric.Issuer {
-	return map[string]fabric.Issuer{naming.SharedFleet: keys.Runners.Issuer(fabric.RoleRunner)}
 }

@@ -74,7 +74,7 @@ func (r *Reconciler) ensureEnrolment(ctx context.Context, s *scope, at backend.P
 	if err != nil {
 		return err
 	}
-	usable, err := r.Systems.Platform.EnsureEnrolment(ctx, at, string(kept[backend.KeyToken]))
+	usable, err := r.Systems.Platform.EnsureEnrolment(ctx, at, string(kept[backend.KeyToken]), naming.SharedFleet)
 	switch {
 	case err != nil:
 		return err
@@ -88,7 +88,7 @@ func (r *Reconciler) ensureEnrolment(ctx context.Context, s *scope, at backend.P
 	if err := r.publish(ctx, s, at, secret, next[backend.KeyToken]); err != nil {
 		return err
 	}
-	_, err = r.Systems.Platform.EnsureEnrolment(ctx, at, string(next[backend.KeyToken]))
+	_, err = r.Systems.Platform.EnsureEnrolment(ctx, at, string(next[backend.KeyToken]), naming.SharedFleet)
 	return err
 }
 

@@ -38,7 +38,7 @@ type platform interface {
 	EnsureSystem(ctx context.Context, at backend.Place) error
 	tokens
 	// EnsureEnrolment stores an enrolment token's hash, and tells whether it can still enrol somebody.
-	EnsureEnrolment(ctx context.Context, at backend.Place, token string) (usable bool, err error)
+	EnsureEnrolment(ctx context.Context, at backend.Place, token, fleet string) (usable bool, err error)
 	CountTenants(ctx context.Context, at backend.Place) (int64, error)
 }
 

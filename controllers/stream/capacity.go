@@ -15,8 +15,11 @@ import (
 // refSize is about what one reference takes in a stream, with its headers.
 const refSize = 512
 
-// admit sees that there is to be a queue, and room for it.
+// admit sees that there is to be a queue, and room for it; once per pass.
 func (r *Reconciler) admit(ctx context.Context, s *scope) error {
+	if s.admitted {
+		return nil
+	}
 	if err := r.resolve(ctx, s); err != nil {
 		return err
 	}
@@ -27,11 +30,16 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) error {
 		return fault.Waiting(v1alpha1.ReasonInvalidSpec, fmt.Sprintf("spec.stream.replicas is %d, and NATS has servers: %d: lower it, or give NATS more",
 			n, s.at.Servers))
 	}
-	return r.mustFit(ctx, s)
+	err := r.mustFit(ctx, s)
+	s.admitted = err == nil
+	return err
 }
 
 // mustBeFirst: a second stream with all has nobody to deliver for, and gets no queue and no worker.
 func (s *scope) mustBeFirst(ctx context.Context) error {
+	if !s.stream.Spec.Tenants.All {
+		return nil
+	}
 	siblings, err := s.siblings(ctx)
 	if err != nil {
 		return err

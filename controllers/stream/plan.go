@@ -75,18 +75,12 @@ type claims struct {
 // claimsOf judges the streams of one server. tagged are the labels of each tenant that has a CompassTenant, by its slug.
 func claimsOf(streams []v1alpha1.DeliveryStream, tagged map[string]labels.Set) claims {
 	c := claims{named: map[string]map[string]bool{}}
-	sorted := slices.Clone(streams)
-	slices.SortFunc(sorted, func(a, b v1alpha1.DeliveryStream) int {
-		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
-			return n
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	for _, s := range sorted {
-		switch {
+	var all []*v1alpha1.DeliveryStream
+	for i := range streams {
+		switch s := &streams[i]; {
 		case !s.DeletionTimestamp.IsZero():
 		case s.Spec.Tenants.All:
-			c.all = append(c.all, s.Name)
+			all = append(all, s)
 		default:
 			for _, slug := range append(selected(s.Spec.Tenants.Selector, tagged), s.Spec.Tenants.Names...) {
 				if c.named[slug] == nil {
@@ -95,6 +89,15 @@ func claimsOf(streams []v1alpha1.DeliveryStream, tagged map[string]labels.Set) c
 				c.named[slug][s.Name] = true
 			}
 		}
+	}
+	slices.SortFunc(all, func(a, b *v1alpha1.DeliveryStream) int {
+		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
+			return n
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	for _, s := range all {
+		c.all = append(c.all, s.Name)
 	}
 	return c
 }

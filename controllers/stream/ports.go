@@ -15,8 +15,9 @@ type placements interface {
 	Tenants(ctx context.Context, at backend.Place) ([]store.TenantRow, error)
 	// TenantsOf lists the tenants with a stream and those of some slugs, sorted by slug.
 	TenantsOf(ctx context.Context, at backend.Place, stream string, slugs []string) ([]store.TenantRow, error)
-	// PlaceTenant hands a tenant from one stream to another; nobody is "". moved is false where somebody was faster.
-	PlaceTenant(ctx context.Context, at backend.Place, id store.TenantID, from, to string) (moved bool, err error)
+	// PlaceTenant hands a tenant from the stream that it was seen with to another; nobody is "". moved is false where somebody
+	// was faster.
+	PlaceTenant(ctx context.Context, at backend.Place, tenant store.TenantRow, to string) (moved bool, err error)
 	// DrainTenant asks a stream's worker to let go of a tenant.
 	DrainTenant(ctx context.Context, at backend.Place, id store.TenantID, stream string) error
 }

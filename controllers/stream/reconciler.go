@@ -72,6 +72,7 @@ type scope struct {
 	server     *v1alpha1.CompassServer
 	at         backend.Place
 	spec       fabric.StreamSpec
+	admitted   bool
 	listed     []v1alpha1.DeliveryStream // of the same server
 	placed     *int
 	consumer   *fabric.ConsumerSeen

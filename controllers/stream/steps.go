@@ -97,7 +97,7 @@ func (r *Reconciler) move(ctx context.Context, s *scope, p *plan) (waits []strin
 			waits = append(waits, t.Slug)
 			return false, nil
 		}
-		return r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, to)
+		return r.Systems.Placements.PlaceTenant(ctx, s.at, t, to)
 	}
 	var errs []error // one that cannot be handed over, maybe because its own database is away, keeps no other waiting
 	for _, t := range p.take {
@@ -277,12 +277,12 @@ func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []by
 func (s *scope) judgeWorker() error {
 	dep := s.deployment
 	if dep.Status.ObservedGeneration < dep.Generation {
-		return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is starting: "+s.describePods())
+		return fault.Told(v1alpha1.ReasonWaitingForPods, "the worker is starting: "+s.describePods())
 	}
 	why, refused := kube.Stuck(dep)
 	switch {
 	case s.stream.Spec.Suspend && dep.Status.Replicas > 0:
-		return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is stopping")
+		return fault.Told(v1alpha1.ReasonWaitingForPods, "the worker is stopping")
 	case s.stream.Spec.Suspend || why == "" && dep.Status.AvailableReplicas > 0:
 		return nil
 	case refused:
@@ -292,7 +292,7 @@ func (s *scope) judgeWorker() error {
 		return fault.Waiting(v1alpha1.ReasonPodsFailed, "the worker's pod does not start ("+why+"): correct the CompassServer's spec.image, or "+
 			"spec.worker.resources or spec.worker.pod here, if they are the cause that this shows: "+s.describePods())
 	}
-	return fault.Waiting(v1alpha1.ReasonWaitingForPods, "the worker is starting: "+s.describePods())
+	return fault.Told(v1alpha1.ReasonWaitingForPods, "the worker is starting: "+s.describePods())
 }
 
 // describePods is how a person looks at the worker's pod.

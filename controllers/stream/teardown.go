@@ -41,7 +41,7 @@ func (r *Reconciler) releaseTenants(ctx context.Context, s *scope) error {
 		if t.Stream != s.key.Name {
 			continue
 		}
-		if _, err := r.Systems.Placements.PlaceTenant(ctx, s.at, t.ID, t.Stream, ""); err != nil {
+		if _, err := r.Systems.Placements.PlaceTenant(ctx, s.at, t, ""); err != nil {
 			return err
 		}
 	}

@@ -44,7 +44,7 @@ func desireLimits(spec v1alpha1.TenantLimits) (json.RawMessage, error) {
 func desireAccount(s *scope) fabric.Account {
 	spec := s.tenant.Spec.Limits.NATS
 	return fabric.TenantAccount(fabric.TenantAccountSpec{
-		Tenant: string(s.row.ID), Keys: s.keys, EventTap: s.tenant.Spec.NATS.EventTap, Revoked: s.revoked,
+		Tenant: string(s.row.ID), Keys: s.keys, EventTap: s.tenant.Spec.NATS.EventTap, Runners: s.tenant.Spec.NATS.Runners, Revoked: s.revoked,
 		Limits: fabric.Limits{Connections: orZero(spec.Connections), Subscriptions: orZero(spec.Subscriptions), Payload: spec.Payload.Value()},
 	}, s.at.Keys.Compass, s.at.Owner())
 }

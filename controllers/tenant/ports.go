@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/rigelbuild/compass-operator/api/v1alpha1"
 	"github.com/rigelbuild/compass-operator/controllers/backend"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/store"
@@ -44,12 +45,14 @@ type rows interface {
 	RemoveTenant(ctx context.Context, at backend.Place, slug string) error
 }
 
-// accounts are those of NATS.
+// accounts are those of NATS, and who may enrol in them.
 type accounts interface {
-	// EnsureAccount pushes what differs and reads it back from every server.
-	EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account) error
+	// EnsureAccount pushes what differs and reads it back from every server; somebody else's it takes over as the policy allows.
+	EnsureAccount(ctx context.Context, at backend.Place, account fabric.Account, adopt v1alpha1.AdoptionPolicy) error
 	// RemoveAccount verifies that no server holds it. Absent is success.
 	RemoveAccount(ctx context.Context, at backend.Place, account fabric.Account) error
+	// EnsureEnrolment stores an enrolment token of a fleet, and tells whether it can still let somebody in.
+	EnsureEnrolment(ctx context.Context, at backend.Place, token, fleet string) (usable bool, err error)
 }
 
 // logins are the tenants' own in Postgres.

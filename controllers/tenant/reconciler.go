@@ -29,7 +29,10 @@ const (
 func ServerOf(t *v1alpha1.CompassTenant) string { return Server(t).String() }
 
 // SlugOf is the value of IndexSlug: everybody with the same one claims the same tenant.
-func SlugOf(t *v1alpha1.CompassTenant) string { return Server(t).String() + "/" + t.SlugOrName() }
+func SlugOf(t *v1alpha1.CompassTenant) string { return SlugAt(Server(t), t.SlugOrName()) }
+
+// SlugAt is the value of IndexSlug for a slug at a server.
+func SlugAt(server client.ObjectKey, slug string) string { return server.String() + "/" + slug }
 
 // Systems are the ports of a Reconciler; *backend.Pool is all of them.
 type Systems struct {
@@ -80,7 +83,7 @@ type scope struct {
 	token   *backend.Token       // published
 	life    backend.TokenLife
 	sql     bool // published
-	tap     bool // published
+	inNATS  bool // what enters NATS is published
 	usage   *backend.Usage
 	home    *home // seen whole in this pass
 }
@@ -108,7 +111,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, tenant *v1alpha1.CompassTena
 		return res, nil
 	}
 	if p.Deleting() {
-		return res, p.Teardown(ctx, r.removeAccount, r.removeSQL, r.removeRow, r.removeHome, r.removeKeys)
+		return res, p.Teardown(ctx, r.removeFleet, r.removeAccount, r.removeSQL, r.removeRow, r.removeHome, r.removeKeys)
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
 		return res, err

@@ -25,7 +25,7 @@ func report(s *scope) flow.Notes {
 		if s.sql {
 			status.Secrets.SQL = s.names.SQL
 		}
-		if s.tap {
+		if s.inNATS {
 			status.Secrets.NATS = s.names.NATS
 		}
 		status.Rotation = rotationOf(s)

@@ -136,7 +136,7 @@ func (r *Reconciler) ensureAccount(ctx context.Context, s *scope) error {
 	if err := graves.Fill(ctx, account.Public); err != nil { // keys that were restored are an account that lives again
 		return err
 	}
-	if err := r.Systems.Accounts.EnsureAccount(ctx, s.at, account); err != nil {
+	if err := r.Systems.Accounts.EnsureAccount(ctx, s.at, account, s.tenant.Spec.AdoptionPolicy); err != nil {
 		return err
 	}
 	s.account = account.Public
@@ -178,19 +178,19 @@ func (r *Reconciler) ensureCredentials(ctx context.Context, s *scope) error {
 		return err
 	}
 	s.token, s.life = &token, life
-	return errors.Join(r.ensureSQL(ctx, s), r.ensureTap(ctx, s))
+	return errors.Join(r.ensureSQL(ctx, s), r.ensureNATS(ctx, s))
 }
 
 // judgeDelivery tells who carries the tenant. The placement is the truth; one that names a stream which is gone is nobody.
 func (r *Reconciler) judgeDelivery(ctx context.Context, s *scope) error {
 	if s.row.Stream == "" {
-		return fault.Waiting(v1alpha1.ReasonNoStream, "no DeliveryStream carries this tenant: its messages are kept and stay owed; "+
+		return fault.Told(v1alpha1.ReasonNoStream, "no DeliveryStream carries this tenant: its messages are kept and stay owed; "+
 			"make one with spec.tenants.all or name it in one")
 	}
 	stream := &v1alpha1.DeliveryStream{}
 	switch err := s.kids.Client.Get(ctx, client.ObjectKey{Namespace: s.server.Namespace, Name: s.row.Stream}, stream); {
 	case apierrors.IsNotFound(err):
-		return fault.Waiting(v1alpha1.ReasonNoStream,
+		return fault.Told(v1alpha1.ReasonNoStream,
 			fmt.Sprintf("DeliveryStream %s, which carried this tenant, is gone: its messages are kept and stay owed; make it again, or another", s.row.Stream))
 	case err != nil:
 		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read DeliveryStream: %w", err))

@@ -2,6 +2,7 @@ package tenant
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,60 +23,78 @@ const (
 	keyTapFormer = "tap.former" // who had them before, each with the time, in milliseconds, from which it is refused
 )
 
-// ensureTap publishes credentials with which the tenant reads its own broadcasts, or takes them away. Whom its account lets
-// in and whom it refuses is told in ensureAccount.
-func (r *Reconciler) ensureTap(ctx context.Context, s *scope) error {
-	kept := s.token.Kept
-	switch {
-	case s.tenant.Spec.NATS.EventTap:
-		return r.giveTap(ctx, s, kept)
-	case len(kept[keyTapCreds]) > 0:
-		return r.takeTap(ctx, s, kept)
-	}
-	return nil
-}
-
-func (r *Reconciler) giveTap(ctx context.Context, s *scope, kept map[string][]byte) (err error) {
-	if made := s.rotation(); len(kept[keyTapCreds]) == 0 || string(kept[keyTapMade]) != made {
-		keys, missing, err := fabric.CompleteTenantKeys(kept)
-		if err != nil {
-			return damaged(err)
-		}
-		if missing != nil {
-			return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "the keys of the tenant's NATS account are not made yet: see condition AccountReady")
-		}
-		user, creds, err := backend.User(keys, fabric.RoleTap, "", r.Now())
-		if err != nil {
-			return err
-		}
-		kept, err = kube.Change(ctx, s.kids, s.secret(s.names.Keys), map[string][]byte{
-			keyTapCreds: creds, keyTapUser: []byte(user), keyTapMade: []byte(made),
-			keyTapFormer: former(kept, r.Now().Add(s.life.Overlap)),
-		})
-		if err != nil {
-			return err
-		}
+// ensureNATS publishes what the tenant enters NATS with: credentials with which it reads its own broadcasts, and a token for
+// the next Runner of its own fleet. Nothing is published where nothing is asked for. Whom its account lets in and whom it
+// refuses is told in ensureAccount.
+func (r *Reconciler) ensureNATS(ctx context.Context, s *scope) error {
+	had := len(s.token.Kept[keyTapCreds]) > 0 || len(s.token.Kept[keyEnrolment]) > 0
+	token, err1 := r.ensureFleet(ctx, s)
+	creds, err2 := r.ensureTap(ctx, s)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
 	}
 	secret := s.secret(s.names.NATS)
-	secret.Data = map[string][]byte{backend.KeyURL: []byte(strings.Join(s.at.NATS, ",")), backend.KeyCreds: kept[keyTapCreds]}
-	if len(s.at.NATSCA) > 0 {
-		secret.Data[backend.KeyCA] = s.at.NATSCA
+	if token == nil && creds == nil {
+		if !had {
+			return nil
+		}
+		return gone(kube.Remove(ctx, s.kids, s.tenant, secret))
 	}
-	if _, err = kube.Apply(ctx, s.kids, s.tenant, secret); err != nil {
+	secret.Data = map[string][]byte{backend.KeyURL: []byte(strings.Join(s.at.NATS, ","))}
+	for key, value := range map[string][]byte{backend.KeyCreds: creds, backend.KeyToken: token, backend.KeyCA: s.at.NATSCA} {
+		if len(value) > 0 {
+			secret.Data[key] = value
+		}
+	}
+	if _, err := kube.Apply(ctx, s.kids, s.tenant, secret); err != nil {
 		return err
 	}
-	s.tap = true
+	s.inNATS = true
 	return nil
 }
 
-func (r *Reconciler) takeTap(ctx context.Context, s *scope, kept map[string][]byte) error {
-	if err := kube.Remove(ctx, s.kids, s.tenant, s.secret(s.names.NATS)); err != nil && !fault.IsWaiting(err) {
-		return err
+// gone: a Secret without finalizers is gone as soon as it was asked to go.
+func gone(err error) error {
+	if fault.IsWaiting(err) {
+		return nil
 	}
-	_, err := kube.Change(ctx, s.kids, s.secret(s.names.Keys), map[string][]byte{
-		keyTapCreds: nil, keyTapUser: nil, keyTapMade: nil, keyTapFormer: former(kept, r.Now()),
-	})
 	return err
+}
+
+// ensureTap makes the credentials that are in force, or ends them. It returns those; none where no tap is asked for.
+func (r *Reconciler) ensureTap(ctx context.Context, s *scope) (creds []byte, err error) {
+	kept := s.token.Kept
+	made := s.rotation()
+	switch {
+	case !s.tenant.Spec.NATS.EventTap && len(kept[keyTapCreds]) == 0:
+		return nil, nil
+	case !s.tenant.Spec.NATS.EventTap:
+		_, err := kube.Change(ctx, s.kids, s.secret(s.names.Keys), map[string][]byte{
+			keyTapCreds: nil, keyTapUser: nil, keyTapMade: nil, keyTapFormer: former(kept, r.Now()),
+		})
+		return nil, err
+	case len(kept[keyTapCreds]) > 0 && string(kept[keyTapMade]) == made:
+		return kept[keyTapCreds], nil
+	}
+	keys, missing, err := fabric.CompleteTenantKeys(kept)
+	switch {
+	case err != nil:
+		return nil, damaged(err)
+	case missing != nil:
+		return nil, withoutAccount()
+	}
+	user, creds, err := backend.User(keys, fabric.RoleTap, "", r.Now())
+	if err != nil {
+		return nil, err
+	}
+	_, err = kube.Change(ctx, s.kids, s.secret(s.names.Keys), map[string][]byte{
+		keyTapCreds: creds, keyTapUser: []byte(user), keyTapMade: []byte(made), keyTapFormer: former(kept, r.Now().Add(s.life.Overlap)),
+	})
+	return creds, err
+}
+
+func withoutAccount() error {
+	return fault.Waiting(v1alpha1.ReasonWaitingForDependency, "the keys of the tenant's NATS account are not made yet: see condition AccountReady")
 }
 
 // former adds who has the credentials now to those who had them.

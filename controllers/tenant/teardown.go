@@ -120,9 +120,5 @@ func (r *Reconciler) removeHome(ctx context.Context, s *scope) error {
 
 // removeKeys comes last: until then every earlier step could be repeated with the same keys.
 func (r *Reconciler) removeKeys(ctx context.Context, s *scope) error {
-	err := kube.Remove(ctx, s.kids, nil, s.secret(s.names.Keys))
-	if fault.IsWaiting(err) { // a Secret without finalizers is gone as soon as it was asked to go
-		return nil
-	}
-	return err
+	return gone(kube.Remove(ctx, s.kids, nil, s.secret(s.names.Keys)))
 }

@@ -36,6 +36,24 @@ func owned(copyText, owner string) bool {
 	return err == nil && slices.Contains(c.Tags, ownerTag(owner))
 }
 
+// managerOfAccount is who else says in the tags of a copy that it manages the account: another CompassServer, or whoever set
+// managed-by.
+func managerOfAccount(copyText string) string {
+	c, err := jwt.DecodeAccountClaims(copyText)
+	if err != nil {
+		return ""
+	}
+	for _, tag := range slices.Sorted(slices.Values(c.Tags)) {
+		if server, ok := strings.CutPrefix(tag, ownerTag("")); ok {
+			return "CompassServer " + server
+		}
+		if name, ok := strings.CutPrefix(tag, "managed-by:"); ok {
+			return name
+		}
+	}
+	return ""
+}
+
 // same compares by what goes over the wire, so that an empty list and none are alike.
 func same(a, b any) bool {
 	x, err1 := json.Marshal(a)

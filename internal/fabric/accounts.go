@@ -23,6 +23,7 @@ type AccountSeen struct {
 	Answered int      // servers that answered
 	Copies   int      // of those, how many hold the account
 	Foreign  int      // of those, how many hold one without our mark
+	Manager  string   // whose mark a foreign one carries; empty: nobody's
 	Drift    []string // in which fields any copy differs; sorted
 }
 
@@ -155,6 +156,7 @@ func (a *Accounts) Observe(ctx context.Context, w AccountWrite) (AccountSeen, er
 		seen.Copies++
 		if !owned(string(msg.Data), w.Owner) {
 			seen.Foreign++
+			seen.Manager = max(seen.Manager, managerOfAccount(string(msg.Data)))
 		}
 		fields, err := w.Account.Drift(string(msg.Data), w.Signer.Public())
 		if err != nil {

@@ -17,6 +17,7 @@ type Fabric struct {
 	cfg     Config
 	link    *link
 	metrics *metrics
+	echo    echo
 
 	mu     sync.Mutex
 	ends   map[int]Unsubscribe // what Close has to end
@@ -54,7 +55,7 @@ func Open(ctx context.Context, cfg Config) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Fabric{cfg: cfg, link: l, metrics: m, ends: map[int]Unsubscribe{}}
+	f := &Fabric{cfg: cfg, link: l, metrics: m, echo: echo{now: cfg.Now}, ends: map[int]Unsubscribe{}}
 	if err := f.manage(ctx); err != nil {
 		l.close()
 		return nil, err

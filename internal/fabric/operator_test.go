@@ -43,6 +43,13 @@ func TestAdvisories(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	// What it does itself it need not be told.
+	spec := fabric.StreamSpec{Name: "main", MaxBytes: 2 << 30, AckWait: time.Minute}
+	_, queue, err1 := op.EnsureStream(t.Context(), spec, false)
+	_, durable, err2 := op.EnsureConsumer(t.Context(), spec, false)
+	if err := errors.Join(err1, err2); err != nil || len(queue) == 0 || len(durable) == 0 {
+		t.Fatalf("wrote %v and %v, %v", queue, durable, err)
+	}
 	nc, err := c.dialAs(c.standalone(t))
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +78,9 @@ func TestAdvisories(t *testing.T) {
 	defer mu.Unlock()
 	if slices.ContainsFunc(got, func(a fabric.Advisory) bool { return a.Stream != "main" }) {
 		t.Errorf("told of foreign streams: %v", got)
+	}
+	if slices.ContainsFunc(got, func(a fabric.Advisory) bool { return a.Change == "UPDATED" }) {
+		t.Errorf("told of its own changes: %v", got)
 	}
 }
 
@@ -131,7 +141,7 @@ func TestStreamsAreEnsuredStepByStep(t *testing.T) {
 	}
 }
 
-// Holds REQ-126. Lessons B11. Three servers: the same codes, a leader that dies under load loses nothing, and parking twice is still one.
+// Holds REQ-126. Lessons B11, operator 48. Three servers: the same codes, a leader that dies under load loses nothing, and parking twice is still one.
 func TestReplicatedStreamSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -174,6 +184,10 @@ func TestReplicatedStreamSurvivesItsLeader(t *testing.T) {
 			}
 		}
 		return true
+	})
+	fabrictest.EventuallyWithin(t, long, "what is told of the backlog is the next leader's word", func() bool {
+		_, _, seen, err := f.ObserveStream(t.Context(), spec)
+		return err == nil && seen.Exists && seen.Pending == 0 && seen.AckPending == 0 && seen.Delivered >= n
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()

@@ -135,6 +135,7 @@ func (f *Fabric) RemoveStream(ctx context.Context, name string) error {
 		case seen.Owner != name:
 			return fmt.Errorf("remove stream %s: %w", cfg.Name, ErrForeign)
 		}
+		p.makes(ofStream, isGone)
 		if err := interpret(p.js.DeleteStream(ctx, cfg.Name)); err != nil && !errors.Is(err, ErrAbsent) {
 			return fmt.Errorf("remove stream %s: %w", cfg.Name, err)
 		}
@@ -145,6 +146,7 @@ func (f *Fabric) RemoveStream(ctx context.Context, name string) error {
 // provisioner holds what one spec wants beside the connection that can look and write.
 type provisioner struct {
 	js          jetstream.JetStream
+	echo        *echo
 	spec        StreamSpec
 	queue, dead jetstream.StreamConfig
 	durable     jetstream.ConsumerConfig
@@ -160,7 +162,7 @@ func (f *Fabric) provisioner(spec StreamSpec) (*provisioner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &provisioner{js: js, spec: spec, timeout: f.cfg.PublishTimeout}
+	p := &provisioner{js: js, echo: &f.echo, spec: spec, timeout: f.cfg.PublishTimeout}
 	var errs [3]error
 	p.queue, errs[0] = spec.queueConfig()
 	p.dead, errs[1] = spec.deadConfig()
@@ -230,17 +232,25 @@ func (p *provisioner) write(
 	return seen, fields, nil
 }
 
+// makes is said before a change, so that word of it is known to be of our own.
+func (p *provisioner) makes(what, change string) {
+	p.echo.expect(Advisory{Stream: p.spec.Name, Change: change, What: what})
+}
+
 func (p *provisioner) create(ctx context.Context, cfg jetstream.StreamConfig) error {
+	p.makes(ofStream, isCreated)
 	_, err := p.js.CreateStream(ctx, cfg)
 	return err
 }
 
 func (p *provisioner) update(ctx context.Context, cfg jetstream.StreamConfig) error {
+	p.makes(ofStream, isUpdated)
 	_, err := p.js.UpdateStream(ctx, cfg)
 	return err
 }
 
 func (p *provisioner) recreate(ctx context.Context, cfg jetstream.StreamConfig) error {
+	p.makes(ofStream, isGone)
 	if err := p.js.DeleteStream(ctx, cfg.Name); err != nil {
 		return err
 	}
@@ -308,17 +318,23 @@ func (p *provisioner) ensureConsumer(ctx context.Context, adopt bool) (ConsumerS
 	default:
 		cfg, wrote = overlayConsumer(info.Config, p.durable), seen.Drift
 	}
-	if err := p.putConsumer(ctx, cfg, anew); err != nil {
+	if err := p.putConsumer(ctx, cfg, seen.Exists, anew); err != nil {
 		return seen, nil, fmt.Errorf("write consumer of stream %s: %w", p.spec.Name, err)
 	}
 	_, seen, _, err = p.look(ctx)
 	return seen, wrote, err
 }
 
-func (p *provisioner) putConsumer(ctx context.Context, cfg jetstream.ConsumerConfig, anew bool) error {
+func (p *provisioner) putConsumer(ctx context.Context, cfg jetstream.ConsumerConfig, exists, anew bool) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
+	change := isCreated
+	if exists && !anew {
+		change = isUpdated
+	}
+	p.makes(ofConsumer, change)
 	if anew {
+		p.makes(ofConsumer, isGone)
 		if err := interpret(p.js.DeleteConsumer(ctx, p.queue.Name, p.durable.Durable)); err != nil && !errors.Is(err, ErrAbsent) {
 			return err
 		}

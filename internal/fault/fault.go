@@ -42,6 +42,7 @@ type fault struct {
 	msg     string
 	delay   time.Duration
 	delayed bool
+	told    bool
 	cause   error
 }
 
@@ -63,6 +64,11 @@ func (f *fault) Unwrap() error { return f.cause }
 // to users, so it names what is awaited and holds no times, counters or generated names.
 func Waiting(reason, msg string) error {
 	return &fault{class: ClassWaiting, reason: reason, msg: msg}
+}
+
+// Told is Waiting where whoever moves first is heard of, so that nobody need look again and again.
+func Told(reason, msg string) error {
+	return &fault{class: ClassWaiting, reason: reason, msg: msg, told: true}
 }
 
 // Terminal says that the input cannot work as it stands. It is a judgement of one generation, never a latch: if a change

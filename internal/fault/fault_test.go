@@ -74,6 +74,25 @@ func TestClassAndReason(t *testing.T) {
 	}
 }
 
+func TestIsTold(t *testing.T) {
+	t.Parallel()
+	told, waiting := fault.Told("NoStream", "make one"), fault.Waiting("WaitingForX", "x")
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"nil": {nil, false}, "told": {told, true}, "wrapped": {fmt.Errorf("judge: %w", told), true}, "waiting": {waiting, false},
+		"both told": {errors.Join(told, told), true}, "one is not": {errors.Join(told, waiting), false}, "one failed": {errors.Join(told, errDown), false},
+	} {
+		if got := fault.IsTold(c.err); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if !fault.IsWaiting(told) || fault.ReasonOf(told) != "NoStream" {
+		t.Errorf("%v is %v", told, fault.ClassOf(told))
+	}
+}
+
 func TestDelayOf(t *testing.T) {
 	t.Parallel()
 	three, five := fault.RetryAfter(3*time.Second, errDown), fault.RetryAfter(5*time.Second, errDown)

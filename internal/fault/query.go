@@ -28,12 +28,16 @@ func DelayOf(err error) (time.Duration, bool) {
 	return v.delay, v.delayed
 }
 
+// IsTold reports whether all that err says is that somebody else must move first, of whom word will come.
+func IsTold(err error) bool { return judge(err).told }
+
 // verdict is what one branch of an error tree amounts to.
 type verdict struct {
 	class   Class
 	reason  string
 	delay   time.Duration
 	delayed bool
+	told    bool
 }
 
 func judge(err error) verdict {
@@ -55,7 +59,7 @@ func judge(err error) verdict {
 }
 
 func (f *fault) verdict() verdict {
-	v := verdict{class: f.class, reason: f.reason, delay: f.delay, delayed: f.delayed}
+	v := verdict{class: f.class, reason: f.reason, delay: f.delay, delayed: f.delayed, told: f.told}
 	if f.class != ClassTransient {
 		return v
 	}
@@ -81,7 +85,7 @@ func worst(errs []error) verdict {
 			if w.reason == "" {
 				w.reason = v.reason
 			}
-			w.delay, w.delayed = max(w.delay, v.delay), w.delayed || v.delayed
+			w.delay, w.delayed, w.told = max(w.delay, v.delay), w.delayed || v.delayed, w.told && v.told
 		}
 	}
 	if w.class == None { // an empty join is still an error

@@ -25,10 +25,11 @@ import (
 
 // Children writes the children of our objects. Client reads from the cache; Live asks the API server itself and is used
 // where acting on an old answer would lose something. Drift, which may be nil, is asked before a child that somebody else
-// changed is put back, and told of it.
+// changed is put back, and told of it. Shared, which may be nil, reads what many refer to and nobody changes often.
 type Children struct {
 	Client client.Client
 	Live   client.Reader
+	Shared client.Reader
 	Drift  *drift.Ledger
 }
 

@@ -13,7 +13,7 @@ const (
 	LabelServer    = Group + "/server"    // name of the CompassServer
 	LabelTenant    = Group + "/tenant"    // name of the CompassTenant
 	LabelStream    = Group + "/stream"    // name of the DeliveryStream
-	LabelSlug      = Group + "/slug"      // of the tenant that has a database of its own
+	LabelSlug      = Group + "/slug"      // of the tenant that has a database or a fleet of its own
 	LabelComponent = Group + "/component" // one of the Component… values; the admission policy matches it
 
 	AnnotationPaused       = Group + "/paused"        // "true": nothing is written anywhere
@@ -28,6 +28,7 @@ const (
 	ComponentDelivery = "delivery"
 	ComponentSecret   = "secret"
 	ComponentDatabase = "database" // a Secret with the way into a database of a tenant's own
+	ComponentFleet    = "fleet"    // a Secret with what lets Runners of a tenant's own fleet in
 
 	LabelName      = "app.kubernetes.io/name"
 	LabelInstance  = "app.kubernetes.io/instance"
@@ -78,11 +79,14 @@ func DatabaseSecret(server string, number int) string {
 	return server + "-database-" + strconv.Itoa(number)
 }
 
+// FleetSecret is the name of the Secret beside a CompassServer's with what lets Runners of a tenant's own fleet in.
+func FleetSecret(server, slug string) string { return server + "-fleet-" + slug }
+
 // TenantChildren are the names of a CompassTenant's Secrets. Keys is also the name a CompassServer of the same name in the
 // same namespace would use: the labels tell them apart, and the later one reports a conflict.
 type TenantChildren struct {
 	API  string // url, token, ca.crt of the tenant's admin account
-	NATS string // url, nats.creds, ca.crt
+	NATS string // url, ca.crt, and nats.creds of the tap, token of the fleet
 	SQL  string // the Service Binding keys
 	Keys string // seeds; not owned, removed by the finalizer under Delete
 }

@@ -1,17 +1,23 @@
 package natstest
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
 )
 
-// Foreign is somebody else at JetStream, who makes streams of his own.
-type Foreign struct{ js jetstream.JetStream }
+// Foreign is somebody else in NATS, who makes streams and accounts of his own.
+type Foreign struct {
+	nc *nats.Conn
+	js jetstream.JetStream
+}
 
 // Foreign enters with the text of a credentials file.
 func (s *Server) Foreign(tb testing.TB, creds []byte, inbox string) Foreign {
@@ -29,7 +35,7 @@ func (s *Server) Foreign(tb testing.TB, creds []byte, inbox string) Foreign {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return Foreign{js}
+	return Foreign{conn, js}
 }
 
 // Stream makes a work queue, or changes it.
@@ -40,6 +46,30 @@ func (f Foreign) Stream(tb testing.TB, name, subject string, maxAge time.Duratio
 		Discard: jetstream.DiscardNew, MaxAge: maxAge, Metadata: metadata,
 	})
 	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Account pushes an account with the key of its seed, signed by an operator; it takes a user of the system account.
+func (f Foreign) Account(tb testing.TB, account, operator []byte, tags ...string) {
+	tb.Helper()
+	own, err1 := nkeys.FromSeed(account)
+	signer, err2 := nkeys.FromSeed(operator)
+	if err := errors.Join(err1, err2); err != nil {
+		tb.Fatal(err)
+	}
+	public, err := own.PublicKey()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	claims := jwt.NewAccountClaims(public)
+	claims.Name = "theirs"
+	claims.Tags.Add(tags...)
+	text, err := claims.Encode(signer)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := f.nc.Request("$SYS.REQ.CLAIMS.UPDATE", []byte(text), 10*time.Second); err != nil {
 		tb.Fatal(err)
 	}
 }
