@@ -146,7 +146,11 @@ func (p *process) told(b *testing.B, when string) {
 	b.Helper()
 	line := when + ":"
 	for _, kind := range []string{"server", "tenant", "stream"} {
-		line += fmt.Sprintf(" %s passes %.0f,", kind, p.sum(b, "controller_runtime_reconcile_total", `controller="`+kind+`"`))
+		line += fmt.Sprintf(" %s passes %.0f", kind, p.sum(b, "controller_runtime_reconcile_total", `controller="`+kind+`"`))
+		for _, result := range []string{"error", "requeue"} { // at once again, or put off by a failure
+			line += fmt.Sprintf(" %s %.0f", result, p.sum(b, "controller_runtime_reconcile_total", `controller="`+kind+`"`, `result="`+result+`"`))
+		}
+		line += ","
 	}
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		line += fmt.Sprintf(" %s %.0f,", method, p.sum(b, "rest_client_requests_total", `method="`+method+`"`))
