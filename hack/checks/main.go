@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rigelbuild/compass-operator/hack/checks/figures"
 	"github.com/rigelbuild/compass-operator/hack/checks/imports"
 	"github.com/rigelbuild/compass-operator/hack/checks/ledger"
 	"github.com/rigelbuild/compass-operator/hack/checks/reqs"
@@ -32,6 +33,7 @@ var checks = []check{
 	{"reqs", reqs.Check},
 	{"words", words.Check},
 	{"sizes", sizes.Check},
+	{"figures", figures.Check},
 }
 
 func main() {
