@@ -195,22 +195,11 @@ func (s *said) Detail() string { return s.cause.Error() }
 
 // interpret is the one place that says what an answer of Postgres means for a condition.
 func (a Admin) interpret(err error) error {
+	if found := a.judged(err); found != nil || err == nil {
+		return found
+	}
 	user, from := a.url.User.Username(), "Secret "+a.secret.String()
-	claimed, isClaimed := errors.AsType[admin.ClaimedError](err)
 	switch code := pg.Code(err); {
-	case err == nil:
-		return nil
-	case isClaimed:
-		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("the database is kept by CompassServer %s: choose another "+
-			"name, or, if that one is gone, run: %s", claimed.By, claimed.Release))
-	case errors.Is(err, admin.ErrUnreadable):
-		return a.unreadable()
-	case errors.Is(err, admin.ErrForeign):
-		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, err.Error()+": choose another spec.database.name, or give it to that role")
-	case errors.Is(err, admin.ErrOutdated):
-		return fault.Waiting(v1alpha1.ReasonDatabaseUnfit, fmt.Sprintf("at %s %v: upgrade it, or name another in %s", a, err, from))
-	case errors.Is(err, admin.ErrBeyondAdmin):
-		return fault.Waiting(v1alpha1.ReasonWaitingForSuperuser, err.Error())
 	case strings.HasPrefix(code, "28"):
 		return fault.Waiting(v1alpha1.ReasonDatabaseAuthFailed,
 			fmt.Sprintf("Postgres at %s refuses %s: correct username and password in %s", a, user, from))
@@ -229,4 +218,23 @@ func (a Admin) interpret(err error) error {
 		})
 	}
 	return err
+}
+
+// judged is what we ourselves found there, nil where err is an answer of Postgres.
+func (a Admin) judged(err error) error {
+	claimed, isClaimed := errors.AsType[admin.ClaimedError](err)
+	switch {
+	case isClaimed:
+		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, fmt.Sprintf("the database is kept by CompassServer %s: choose another "+
+			"name, or, if that one is gone, run: %s", claimed.By, claimed.Release))
+	case errors.Is(err, admin.ErrUnreadable):
+		return a.unreadable()
+	case errors.Is(err, admin.ErrForeign):
+		return fault.Waiting(v1alpha1.ReasonDatabaseConflict, err.Error()+": choose another spec.database.name, or give it to that role")
+	case errors.Is(err, admin.ErrOutdated):
+		return fault.Waiting(v1alpha1.ReasonDatabaseUnfit, fmt.Sprintf("Postgres at %s: %v; upgrade it, or name another in Secret %s", a, err, a.secret))
+	case errors.Is(err, admin.ErrBeyondAdmin):
+		return fault.Waiting(v1alpha1.ReasonWaitingForSuperuser, err.Error())
+	}
+	return nil
 }

@@ -15,7 +15,8 @@ import (
 const (
 	sqlScope         = `select set_config('compass.tenant_id', $1, true), set_config('statement_timeout', $2, true)`
 	sqlScopeReadOnly = sqlScope + `, set_config('transaction_read_only', 'on', true)`
-	// A client that freezes in the middle of a transaction would keep its locks; batches cannot, so only this form says it.
+	// A client that freezes between two statements of a transaction would keep its locks. Of a batch it is the connection
+	// that must break halfway, which the roles' keepalive notices.
 	sqlScopeTx = sqlScope + `, set_config('idle_in_transaction_session_timeout', $2, true)`
 
 	sqlAssertWriter = `select compass.assert_writer($1, $2, $3, $4)`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,6 +53,9 @@ type LeaseOptions struct {
 type Lease struct {
 	options LeaseOptions
 	connect func(context.Context) (*pgx.Conn, error)
+	end     func(context.Context) error // the batches of the stream's writer; see endBatches
+
+	waited atomic.Bool // the last Acquire got no answer in time
 
 	wire sync.Mutex // one statement at a time
 	conn *pgx.Conn  // under wire; nil where there is none
@@ -85,7 +89,8 @@ func (s *Store) NewLease(o LeaseOptions) (*Lease, error) {
 		o.Now = s.config.Now
 	}
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return s.directConn(ctx, o.Database) }
-	return &Lease{options: o, connect: connect}, nil
+	end := func(ctx context.Context) error { return s.endBatches(ctx, o.Database, o.Stream) }
+	return &Lease{options: o, connect: connect, end: end}, nil
 }
 
 // Database is where the lease is held.
@@ -118,17 +123,31 @@ const (
 	sqlLeaseRenew   = `select compass.lease_renew($1, $2, $3, $4)`
 	sqlLeaseRaise   = `select compass.lease_raise($1, $2, $3, $4, $5)`
 	sqlLeaseRelease = `select compass.lease_release($1, $2, $3)`
+	sqlLeaseOver    = `select l.clean or l.expires_at <= clock_timestamp() from compass.lease_read($1) l`
+
+	// The stream's lock by the key of compass.writer_key, which the application role may not call.
+	sqlEndBatches = `select pg_terminate_backend(l.pid) from pg_locks l, (values (hashtextextended('compass.writer/' || $1, 0))) as k (key)
+where l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted and l.objsubid = 1
+  and l.database = (select d.oid from pg_database d where d.datname = current_database())
+  and l.classid = ((k.key >> 32) & 4294967295)::oid and l.objid = (k.key & 4294967295)::oid`
 )
 
 // Acquire takes the lease if it is free: given back, expired, or held by this very pod. above is the highest epoch that a
-// Runner was proved to have seen, else 0. It waits for every batch of the writer before it. ErrLeaseHeld as HeldError.
+// Runner was proved to have seen, else 0. It waits for every batch of the writer before it; one that keeps it waiting until
+// ctx ends, under a lease that is over, is ended by the next Acquire. ErrLeaseHeld as HeldError.
 func (l *Lease) Acquire(ctx context.Context, above int64) error {
+	if l.waited.Load() {
+		if err := l.evict(ctx); err != nil {
+			return fmt.Errorf("end the batches of the writer before, of stream %s: %w", l.options.Stream, err)
+		}
+	}
 	nonce := rand.Text()
 	var acquired, careful bool
 	var epoch int64
 	var remaining time.Duration
 	sent, err := l.ask(ctx, sqlLeaseAcquire, []any{l.options.Stream, l.options.Holder, nonce, l.options.TTL, above},
 		&acquired, &epoch, &careful, &remaining)
+	l.waited.Store(ctx.Err() != nil)
 	switch {
 	case err != nil:
 		return fmt.Errorf("acquire lease of stream %s: %w", l.options.Stream, err)
@@ -142,6 +161,32 @@ func (l *Lease) Acquire(ctx context.Context, above int64) error {
 	l.since = sent
 	l.hold(sent)
 	return nil
+}
+
+// evict ends what the writer before has begun and not finished, if its lease is over. Postgres waits for the rest of a batch
+// as long as the connection seems to live, with the lock that a takeover waits for: without this, a network that broke in the
+// middle of one would leave the stream without a writer.
+func (l *Lease) evict(ctx context.Context) error {
+	var over bool
+	_, err := l.ask(ctx, sqlLeaseOver, []any{l.options.Stream}, &over)
+	if errors.Is(err, ErrNotFound) || err == nil && !over {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return l.end(ctx)
+}
+
+// endBatches ends the connections that hold a stream's lock for a batch. Those are of the application role, which may end
+// its own; nobody else could without being a superuser.
+func (s *Store) endBatches(ctx context.Context, databaseID int, stream string) error {
+	db, err := s.database(ctx, databaseID)
+	if err != nil {
+		return err
+	}
+	_, err = collect(ctx, db.app, &pgx.Batch{}, pgx.RowTo[bool], sqlEndBatches, []any{stream})
+	return err
 }
 
 // Renew extends the lease. ErrLeaseLost: it is over, or another's, and is only acquired again, never renewed [F2]. Any

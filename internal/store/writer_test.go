@@ -3,10 +3,13 @@ package store
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/rigelbuild/compass-operator/internal/store/pg"
 	"github.com/rigelbuild/compass-operator/internal/store/storetest"
@@ -165,6 +168,82 @@ func TestTakeoverWaitsForTheBatchBefore(t *testing.T) {
 	}
 	if got := f.handles(t)[1]; got != "in time" {
 		t.Errorf("handle %q, want what was written before the takeover", got)
+	}
+}
+
+// halfABatch is a batch of a writer that Postgres has done and was not told to commit: its connection broke before the end,
+// and nobody said so.
+func (f *fixture) halfABatch(t *testing.T, fence Fence, tenant TenantID) *pgconn.PgConn {
+	t.Helper()
+	conn := storetest.Connect(t, f.db.App).PgConn()
+	say := conn.Frontend()
+	for _, s := range [][]string{
+		{sqlScope, string(tenant), "60000"},
+		{sqlAssertWriter, fence.Stream, strconv.FormatInt(fence.Epoch, 10), fence.Nonce, string(tenant)},
+	} {
+		bind := &pgproto3.Bind{}
+		for _, arg := range s[1:] {
+			bind.Parameters = append(bind.Parameters, []byte(arg))
+		}
+		say.SendParse(&pgproto3.Parse{Query: s[0]})
+		say.SendBind(bind)
+		say.SendExecute(&pgproto3.Execute{})
+	}
+	say.Send(&pgproto3.Flush{})
+	if err := say.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for done := 0; done < 2; {
+		m, err := say.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := m.(type) {
+		case *pgproto3.CommandComplete:
+			done++
+		case *pgproto3.ErrorResponse:
+			t.Fatal(m.Message)
+		}
+	}
+	return conn
+}
+
+// Holds REQ-228: a batch of which the end never comes keeps a takeover waiting once, and is ended by the next try; but not
+// while its author holds the lease.
+func TestTakeoverEndsHalfABatch(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	fence := f.acquired(t, "cut off").mustFence(t)
+	conn := f.halfABatch(t, fence, tenantA)
+	next := f.lease(t, "next")
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		gave := make(chan error, 1)
+		go func() { gave <- next.Acquire(ctx, 0) }()
+		until(t, "it waits for the writer that holds the lease", func() bool {
+			select {
+			case err := <-gave:
+				t.Fatalf("it did not wait: %v", err)
+			default:
+			}
+			return f.waiting(t, "advisory") == 1
+		})
+		cancel()
+		if err := <-gave; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		until(t, "Postgres notices that it gave up", func() bool { return f.waiting(t, "advisory") == 0 })
+	}
+	f.expire(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := next.Acquire(ctx, 0); err != nil {
+		t.Fatalf("under a lease that is over: %v", err)
+	}
+	if m, err := conn.Frontend().Receive(); err == nil {
+		if e, ok := m.(*pgproto3.ErrorResponse); !ok || e.Code != "57P01" && e.Code != "08P01" {
+			t.Errorf("the author of half a batch was told %#v", m)
+		}
 	}
 }
 

@@ -41,9 +41,7 @@ func TestLateWriteIsRefused(t *testing.T) {
 	old := s.truth.lease()
 	w2 := s.waits("worker 2")
 	held := make(chan struct{})
-	id := string(s.tenant.ID)
-	proof := s.truth.nonce() + "\x00\x00\x00" + string(rune(len(id))) + id // as assert_writer is given them, one after the other
-	w1.pg.onMark(proof, func(_ *proxy, l *link) {
+	w1.pg.onMark(s.proof(), func(_ *proxy, l *link) {
 		l.held[up] = true
 		close(held)
 	})
@@ -59,6 +57,37 @@ func TestLateWriteIsRefused(t *testing.T) {
 	await(t, "Postgres refuses the write", func() string {
 		return unless(s.logged("stale writer: the lease of stream main is not held with this epoch"), "not yet")
 	})
+	s.end()
+}
+
+// proof is how a write of the worker's is known by: nonce and tenant, as assert_writer is given them, one after the other.
+func (s *scene) proof() string {
+	id := string(s.tenant.ID)
+	return s.truth.nonce() + "\x00\x00\x00" + string(rune(len(id))) + id
+}
+
+// The network breaks in the middle of a write, and nobody tells Postgres: it waits for the rest, with the locks of what it has
+// done, and with the one that a takeover waits for. The next worker ends that.
+func TestHalfABatchArrives(t *testing.T) {
+	t.Parallel()
+	s, w1 := newScene(t, "worker 1")
+	old := s.truth.lease()
+	w2 := s.waits("worker 2")
+	half := make(chan struct{})
+	w1.pg.onMark(s.proof(), func(p *proxy, l *link) {
+		loseSync(p, l)
+		close(half)
+	})
+	asked := call(t, s.s.api.comms.PostMessage, mentioning(s.channel, "half", "witness")).GetMessage().GetId()
+	<-half
+	w1.pg.hold(up)
+	w1.pg.hold(down)
+	if code := w1.code(); code == 0 {
+		t.Error("the first ended as if nothing had happened")
+	}
+	s.holds(w2, old.Epoch)
+	s.box.record.await(asked, 1)
+	s.delivers("by the second")
 	s.end()
 }
 

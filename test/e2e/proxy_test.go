@@ -36,6 +36,7 @@ type proxy struct {
 type link struct {
 	client, server net.Conn
 	held           [2]bool
+	lost           int // the last bytes of what the client says now do not arrive, nor does anything after them
 	done           chan struct{}
 	once           sync.Once
 	tail           []byte // of what the client said, for marks that come in two pieces
@@ -101,6 +102,9 @@ func holdOthers(p *proxy, l *link) { p.held[up], p.except = true, l }
 
 // holdSpeaker keeps what the client said, and all that it says later on that connection.
 func holdSpeaker(_ *proxy, l *link) { l.held[up] = true }
+
+// loseSync lets all of a batch arrive but its end: Postgres has done what it says and waits for the word to commit.
+func loseSync(_ *proxy, l *link) { l.lost = len("S\x00\x00\x00\x04") }
 
 // cut ends every connection and drops what was held. Traps are taken away too.
 func (p *proxy) cut() {
@@ -186,7 +190,7 @@ func (p *proxy) carry(l *link, dir direction, from, to net.Conn) {
 		if !p.pass(l, dir) {
 			return
 		}
-		if _, err := to.Write(piece[:n]); err != nil {
+		if _, err := to.Write(piece[:n-p.lose(l, dir)]); err != nil || !p.pass(l, dir) {
 			return
 		}
 	}
@@ -205,6 +209,17 @@ func (p *proxy) spring(l *link, piece []byte) {
 		})
 		l.tail = bytes.Clone(said[max(0, len(said)-256):])
 	})
+}
+
+// lose returns how much of what is at hand gets lost, and holds the direction where something does.
+func (p *proxy) lose(l *link, dir direction) (lost int) {
+	if dir == up {
+		p.change(func() {
+			lost, l.lost = l.lost, 0
+			l.held[up] = l.held[up] || lost > 0
+		})
+	}
+	return lost
 }
 
 // pass waits while a direction is held. False: the link is over.

@@ -65,6 +65,22 @@ func TestEnsureIsIdempotent(t *testing.T) {
 	}
 }
 
+// A connection whose network broke in the middle of a batch is given up, with its locks, sooner than a kernel would: its
+// defaults take two hours.
+func TestLoginsAreGivenUpWithTheirNetwork(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabaseWith(t, nil)
+	for _, dsn := range []string{db.App, db.System, db.Provision} {
+		var idle, interval, count, unacked string
+		err := storetest.Connect(t, db.Straight(t, dsn)).QueryRow(t.Context(), `select current_setting('tcp_keepalives_idle'),
+			current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'), current_setting('tcp_user_timeout')`).
+			Scan(&idle, &interval, &count, &unacked)
+		if err != nil || idle != "5" || interval != "1" || count != "5" || unacked != "10000" {
+			t.Errorf("idle %s, interval %s, count %s, unacknowledged %s (%v)", idle, interval, count, unacked, err)
+		}
+	}
+}
+
 // xmins shows which transaction last wrote each row of the catalogue that is ours.
 func xmins(t *testing.T, db *storetest.Database) []string {
 	t.Helper()

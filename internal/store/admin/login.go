@@ -29,9 +29,9 @@ type OwnsError struct {
 func (e OwnsError) Error() string { return fmt.Sprintf("role %s owns %d objects", e.Role, e.Count) }
 
 // loginSettings bound what a tool does; its own SET can lift them, which costs its own connections alone.
-var loginSettings = []string{
+var loginSettings = append([]string{
 	"default_transaction_read_only=on", "idle_in_transaction_session_timeout=60s", "search_path=compass, pg_catalog, pg_temp", "statement_timeout=60s",
-}
+}, keepalive...)
 
 // EnsureLogin makes the login as spec says and returns what it changed.
 func (a *Admin) EnsureLogin(ctx context.Context, spec LoginSpec) (changed []string, err error) {

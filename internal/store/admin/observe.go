@@ -101,7 +101,7 @@ func (a *Admin) Observe(ctx context.Context, database string) (Observation, erro
 
 func supported(version int) error {
 	if version < MinServerVersion {
-		return fmt.Errorf("%w: it is %d, and Compass needs %d or later", ErrOutdated, version/10000, MinServerVersion/10000)
+		return fmt.Errorf("%w: its version is %d, and Compass needs %d or later", ErrOutdated, version/10000, MinServerVersion/10000)
 	}
 	return nil
 }

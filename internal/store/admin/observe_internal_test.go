@@ -14,7 +14,7 @@ func TestSupported(t *testing.T) {
 			t.Errorf("%d: %v, want supported: %v", version, err, want)
 		}
 	}
-	if err := supported(140018); !strings.Contains(err.Error(), "it is 14, and Compass needs 15") {
+	if err := supported(140018); !strings.Contains(err.Error(), "its version is 14, and Compass needs 15") {
 		t.Error(err)
 	}
 }

@@ -22,10 +22,14 @@ const (
 // settings bound every statement of a login that no transaction bounds closer, and keep its names those of the system. A
 // statement is planned once for all of its parameters, which is the plan that the golden ones show: left to itself Postgres
 // plans those that take arrays anew at each call, which costs several times what they do.
-var settings = []string{
+var settings = append([]string{
 	"idle_in_transaction_session_timeout=60s", "jit=off", "plan_cache_mode=force_generic_plan",
 	"search_path=pg_catalog, pg_temp", "statement_timeout=60s",
-}
+}, keepalive...)
+
+// keepalive ends a connection within 10 s of its network. No timeout covers a batch of which half has arrived, and it keeps
+// the locks of what it has done.
+var keepalive = []string{"tcp_keepalives_count=5", "tcp_keepalives_idle=5", "tcp_keepalives_interval=1", "tcp_user_timeout=10000"}
 
 // change is one statement and what it does, which has no secret in it.
 type change struct {
