@@ -123,6 +123,17 @@ func TestRejectGivesBackTheRest(t *testing.T) {
 	}
 }
 
+func TestRejectOfTheFirstGivesBackAll(t *testing.T) {
+	t.Parallel()
+	var c chain
+	c.take(link(0, 10))
+	c.take(link(10, 12))
+	c.reject(&compassv1.Message{Id: "m_a", ChannelId: "c", Pos: 10}, "no")
+	if c.held != 0 || !c.take(link(0, 10)) {
+		t.Errorf("held = %d after the first was rejected: want nothing", c.held)
+	}
+}
+
 // Holds REQ-228: a Runner refuses a lower epoch, per tenant, and keeps the proof.
 func TestFenceIsPerTenantAndOrdered(t *testing.T) {
 	t.Parallel()

@@ -168,10 +168,14 @@ func startBy(t *testing.T, w *world, agent runner.Agent, clock runner.Clock) *ru
 }
 
 func (w *world) send(ctx context.Context, cmd *compassv1.Command) {
+	cmd.RunnerId, cmd.TenantId, cmd.SessionId, cmd.Generation = "r-1", tenant, session, 3
+	w.sendAs(ctx, cmd)
+}
+
+func (w *world) sendAs(ctx context.Context, cmd *compassv1.Command) {
 	w.mu.Lock()
 	deliver := w.deliver
 	w.mu.Unlock()
-	cmd.RunnerId, cmd.TenantId, cmd.SessionId, cmd.Generation = "r-1", tenant, session, 3
 	deliver(ctx, cmd, &compassv1.SessionsResponse{KeyId: "k"})
 }
 
@@ -336,6 +340,74 @@ func TestHeartbeatAnswerHealsWhatWasLost(t *testing.T) {
 	w.until(t, "an expired Runner drops its sessions", func() bool {
 		return !w.expired && len(w.beats[len(w.beats)-1].GetSessions()) == 0
 	})
+}
+
+// A delivery for another Runner, another tenant or another life of the session moves nothing; the sender hears that the
+// session is gone, unless it spoke to somebody else.
+func TestDeliveriesOfAnotherLife(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	var got []string
+	start(t, w, took(w, &got))
+	w.startSession(t.Context())
+	w.until(t, "the session is claimed", func() bool { return len(w.beats[len(w.beats)-1].GetSessions()) == 1 })
+	for _, to := range []*compassv1.Command{
+		{RunnerId: "r-2", TenantId: tenant, SessionId: session, Generation: 3},
+		{RunnerId: "r-1", TenantId: "t_b", SessionId: session, Generation: 3},
+		{RunnerId: "r-1", TenantId: tenant, SessionId: session, Generation: 2},
+		{RunnerId: "r-1", TenantId: tenant, SessionId: "ses_t_a_0", Generation: 3},
+	} {
+		to.Stream, to.Kind = "main", &compassv1.Command_Deliver{Deliver: &compassv1.Deliver{
+			Pos: 1, Message: &compassv1.Message{Id: "m_wrong", ChannelId: "c", Pos: 1}}}
+		w.sendAs(t.Context(), to)
+	}
+	w.link(t.Context(), 5, 0, 1, "m_right")
+	w.until(t, "one is taken", func() bool { return len(got) > 0 })
+	w.until(t, "three are told to be gone", func() bool {
+		gone := 0
+		for _, s := range w.states {
+			if s.GetGone() {
+				gone++
+			}
+		}
+		return gone == 3
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(got) != 1 || got[0] != "m_right" {
+		t.Errorf("took %v", got)
+	}
+}
+
+// What a Server says of a session in the answer to a heartbeat: that an ack was forgotten, and that it shall stop. A start
+// that comes again claims nothing.
+func TestHeartbeatAnswerAsksAndStops(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	var got []string
+	start(t, w, took(w, &got))
+	w.startSession(t.Context())
+	w.until(t, "the session is claimed", func() bool { return len(w.beats[len(w.beats)-1].GetSessions()) == 1 })
+	w.startSession(t.Context())
+	w.send(t.Context(), &compassv1.Command{Kind: &compassv1.Command_Command{Command: &compassv1.SessionCommand{N: 5, Text: "steer"}}})
+	acks := func() (n int) {
+		for _, e := range w.events {
+			n += len(e.GetAck().GetCommands())
+		}
+		return n
+	}
+	w.until(t, "the steer is acknowledged", func() bool { return acks() == 1 })
+	w.note(func() {
+		w.orders = []*compassv1.HeartbeatResponse_SessionOrders{{SessionId: session, NewestCommand: 5, Unacked: []*compassv1.SessionCommand{{N: 5}}}}
+	})
+	w.until(t, "and again when it is asked for", func() bool { return acks() == 2 })
+	w.note(func() { w.orders = []*compassv1.HeartbeatResponse_SessionOrders{{SessionId: session, Stop: true}} })
+	w.until(t, "the session is over, and then no more", func() bool { return len(w.beats[len(w.beats)-1].GetSessions()) == 0 })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claims != 1 || len(got) != 1 {
+		t.Errorf("claimed %d times, took %v: want each once", w.claims, got)
+	}
 }
 
 // A Runner that no Server hears is not ready: no session starts there.
