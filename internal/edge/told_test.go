@@ -24,6 +24,9 @@ func TestToldIsMadeOnce(t *testing.T) {
 	if other := e.changed(one, 3); other.GetMessage().GetPrevRev() != 3 {
 		t.Errorf("told after 3: %v", other)
 	}
+	if other := e.changed(two, 3); other.GetMessage().GetMessage().GetId() != "m_2" {
+		t.Errorf("another message told after the same: %v", other)
+	}
 	for name, as := range map[string]*compassv1.SubscribeCommsResponse{
 		"the last one": first, "another stream's": e.changed(one, 3), "the next message": e.changed(two, 7), "an earlier one, told late": first,
 		"a heartbeat": {Event: &compassv1.SubscribeCommsResponse_Heartbeat_{Heartbeat: &compassv1.SubscribeCommsResponse_Heartbeat{}}},

@@ -12,6 +12,10 @@ type Store struct{ databases map[int]*database }
 
 type database struct{ app *pool }
 
+type scope struct{}
+
+func (s *Store) enter() *scope { return nil }
+
 type pool struct{ open *pgxpool.Pool }
 
 const sqlScope = `select set_config('compass.tenant_id', $1, true), set_config('statement_timeout', $2, true)`
@@ -23,4 +27,6 @@ func (s *Store) exec(ctx context.Context, sql string, args ...any) error {
 
 func (s *Store) do(ctx context.Context, fill func(*pgx.Batch)) error { return nil }
 
-func (s *Store) inTenantTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error { return nil }
+func (s *Store) inTenantTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	return nil
+}

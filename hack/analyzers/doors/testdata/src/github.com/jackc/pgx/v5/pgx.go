@@ -4,9 +4,11 @@ import "context"
 
 type Conn struct{}
 
-func Connect(ctx context.Context, dsn string) (*Conn, error)                     { return nil, nil }
-func (*Conn) Exec(ctx context.Context, sql string, args ...any) (int, error)     { return 0, nil }
+func Connect(ctx context.Context, dsn string) (*Conn, error)                      { return nil, nil }
+func (*Conn) Exec(ctx context.Context, sql string, args ...any) (int, error)      { return 0, nil }
 func (*Conn) CopyFrom(ctx context.Context, table string, rows any) (int64, error) { return 0, nil }
+
+type ConnConfig struct{}
 
 type Batch struct{}
 

@@ -1,0 +1,3 @@
+package pgconn
+
+type PgConn struct{}
