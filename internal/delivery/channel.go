@@ -164,13 +164,12 @@ type plan struct {
 	done bool // what follows waits: for room, for a pause to be over, for a Runner
 }
 
-// meet brings a session's chain up to what was read, and plans what it gets. A chain of another claim or generation ends, and
-// so does one whose Runner was told of an ack that a failover forgot since: what it gets twice makes it acknowledge again
+// meet brings a session's chain up to what was read, and plans what it gets. A session has one generation and one Runner, so
+// its chain needs no look at them. A chain of another claim ends, and so does one whose Runner was told of an ack that a failover forgot since: what it gets twice makes it acknowledge again
 // (DupReack). The floor alone looks for that, because until the ack is there again each answer would begin another chain.
 func (d *drain) meet(s store.OwedSession) {
 	ch := d.gate.chains[s.Session]
-	replaced := ch != nil && (ch.claim != d.claim || ch.live.Generation != s.Generation || ch.live.Runner != s.Runner ||
-		d.sweeps && s.Acked < ch.acked)
+	replaced := ch != nil && (ch.claim != d.claim || d.sweeps && s.Acked < ch.acked)
 	if ch == nil || replaced {
 		ch = newChain(s.LiveSession, d.claim, s.Acked)
 		d.gates.begin(d.item, d.gate, ch)

@@ -70,6 +70,8 @@ func TestRefusedForTheFence(t *testing.T) {
 				}
 				n := len(g.box.sent())
 				g.ref(g.truth.post("c", "ada"))
+				g.ref(g.truth.post("c", "ada", "bot"))
+				pass(time.Minute)
 				for _, cmd := range g.box.sent()[n:] {
 					if cmd.GetRunnerId() == "r1" {
 						t.Error("still sends to the Runner that refuses without a proof")
@@ -87,6 +89,26 @@ func TestRefusedForTheFence(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A refused steer went nowhere: with the next look, which raises the epoch, it is pushed again, in its place.
+func TestRefusedSteersArePushedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c")
+		bot := g.truth.start(acme, "bot", "r1")
+		g.run()
+		seen := &compassv1.Command{RunnerId: "r1", TenantId: string(acme), Fence: &compassv1.Fence{Claim: 1, Lease: 7777}}
+		g.sync(func() { g.box.seen[string(acme)], g.box.proof[string(acme)] = seen.GetFence(), signed(t, seen, "k") })
+		a := g.truth.post("c", "ada", "bot")
+		g.ref(a)
+		g.expect(bot, "refused")
+		b := g.truth.post("c", "ada", "bot")
+		g.ref(b)
+		pass(time.Second)
+		g.expect(bot, "the refused one and the next", a, b)
+	})
 }
 
 // A proof for another tenant, another Runner or another fence than the one it speaks of is none.
@@ -107,6 +129,7 @@ func TestProofsThatProveNothing(t *testing.T) {
 			g.box.state("r1", &compassv1.RunnerState{TenantId: string(acme), SessionId: bot.Session, Generation: bot.Generation,
 				Refused: true, Seen: &compassv1.Fence{Claim: 1, Lease: 9999}, SeenProof: signed(t, cmd, "k")})
 			pass(5 * time.Minute)
+			g.ref(g.truth.post("c", "ada")) // whoever believed it would raise before this
 			if g.rights.raises != 0 {
 				t.Errorf("%s: raised", why)
 			}
