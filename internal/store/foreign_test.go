@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/rigelbuild/compass-operator/internal/store/storetest"
 )
 
 // reads are the ways in which something is read from the database where a tenant lives.
@@ -68,10 +70,18 @@ func reads(ctx context.Context, s *Store) map[string]func(sql string) error {
 
 const tooManyRows = `select i::text from generate_series(1, 100001) i`
 
+// straightPair is a pair without a pooler: what is bounded is what comes over a connection, whoever is at its end.
+func straightPair(t *testing.T) *pair {
+	t.Helper()
+	p := newPair(t)
+	p.proxy = storetest.NewProxy(t, p.one.Straight(t, p.one.App), 0)
+	return p
+}
+
 // newForeign is a pair whose second database a store reaches with every right, through the proxy.
 func newForeign(t *testing.T) (*pair, *Store) {
 	t.Helper()
-	p := newPair(t)
+	p := straightPair(t)
 	return p, p.open(t, func(c *Config) {
 		c.Limits = func(TenantID) Limits { return Limits{StatementTimeout: time.Minute} }
 		one := &c.Databases[1]
@@ -113,9 +123,9 @@ func TestForeignDatabaseIsBounded(t *testing.T) {
 // What was asked for in between counts anew, in each exec mode.
 func TestForeignDatabaseAnswersMany(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := straightPair(t)
 	for _, mode := range []string{"statement", "describe", "exec"} {
-		s := p.open(t, func(c *Config) { c.ExecMode = mode })
+		s := p.open(t, func(c *Config) { c.ExecMode, c.Databases[0].App = mode, p.zero.Straight(t, p.zero.App) })
 		for range 3 {
 			rows, err := query(WithTenant(t.Context(), tenantB), s, pgx.RowTo[string], `select i::text from generate_series(1, 60000) i`)
 			if err != nil || len(rows) != 60000 {
