@@ -199,6 +199,10 @@ func (l *link) State(ctx context.Context, stream string, state *compassv1.Runner
 	state = proto.Clone(state).(*compassv1.RunnerState) //nolint:forcetypeassert // a clone
 	arrive := func() { _ = l.TwinRunner.State(context.WithoutCancel(ctx), stream, state) }
 	what := "state " + short(state.GetSessionId())
+	if state.GetRefused() {
+		l.w.noteRefused(state.GetSessionId())
+		what += " refused"
+	}
 	for _, c := range state.GetChannels() {
 		what += fmt.Sprint(" ", short(c.GetChannelId()), " holds ", c.GetHeld(), " acked ", c.GetAcked())
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -77,7 +78,7 @@ type push struct {
 	n           int64
 }
 
-// notePush sees a worker send a command again before it was due (AckOnce). After a refusal it may.
+// notePush sees a worker send a command again before it was due (AckOnce). After a refusal it may: noteRefused.
 func (w *world) notePush(p *process, cmd *compassv1.Command) {
 	if p.stream == "" || cmd.GetCommand() == nil || w.had["failover"] || w.had["pause worker"] {
 		return
@@ -89,6 +90,14 @@ func (w *world) notePush(p *process, cmd *compassv1.Command) {
 		w.storms = append(w.storms, fmt.Sprintf("STORM: command %d of session %s again after %v", at.n, short(at.session), now.Sub(last)))
 	}
 	w.pushed[at] = now
+}
+
+// noteRefused: a Runner refused a command of the session for its fence, so a worker that raised its own between two commands
+// sends them all once more.
+func (w *world) noteRefused(session string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.pushed, func(p push, _ time.Time) bool { return p.session == session })
 }
 
 // noteAcks sees a Runner acknowledge a command twice at once (AckOnce).
