@@ -46,7 +46,7 @@ func (w *world) check() []string {
 	c.steeredRightly()
 	c.acknowledged()
 	c.neverDone()
-	c.bad = append(c.bad, w.storms...)
+	c.bad = append(c.bad, w.storms.found...)
 	for _, t := range w.tenants {
 		if p := c.Placements[t.id]; p.Stream != t.wanted.Load() || p.Draining {
 			c.fail("MOVE: tenant %s shall be with %v and is with %+v", t.id, t.wanted.Load(), p)

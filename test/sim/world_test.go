@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -68,49 +67,7 @@ type world struct {
 	steered  map[string]bool             // session and text of a steer by hand -> it was applied
 	told     map[string]time.Time        // when its Server said that it was written
 	stale    map[*compassv1.Message]bool // sent under a lower fence than the Runner had heard
-	pushed   map[push]time.Time
-	storms   []string
-}
-
-// push is a command that a worker sent.
-type push struct {
-	by, session string
-	n           int64
-}
-
-// notePush sees a worker send a command again before it was due (AckOnce). After a refusal it may: noteRefused.
-func (w *world) notePush(p *process, cmd *compassv1.Command) {
-	if p.stream == "" || cmd.GetCommand() == nil || w.had["failover"] || w.had["pause worker"] {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at, now := push{p.name, cmd.GetSessionId(), cmd.GetCommand().GetN()}, time.Now()
-	if last, again := w.pushed[at]; again && now.Sub(last) < resend-time.Second {
-		w.storms = append(w.storms, fmt.Sprintf("STORM: command %d of session %s again after %v", at.n, short(at.session), now.Sub(last)))
-	}
-	w.pushed[at] = now
-}
-
-// noteRefused: a Runner refused a command of the session for its fence, so a worker that raised its own between two commands
-// sends them all once more.
-func (w *world) noteRefused(session string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	maps.DeleteFunc(w.pushed, func(p push, _ time.Time) bool { return p.session == session })
-}
-
-// noteAcks sees a Runner acknowledge a command twice at once (AckOnce).
-func (w *world) noteAcks(session string, acks []*compassv1.CommandAck) {
-	seen := map[int64]bool{}
-	for _, a := range acks {
-		if seen[a.GetN()] {
-			w.mu.Lock()
-			w.storms = append(w.storms, fmt.Sprintf("STORM: command %d of session %s is acknowledged twice at once", a.GetN(), short(session)))
-			w.mu.Unlock()
-		}
-		seen[a.GetN()] = true
-	}
+	storms   storms
 }
 
 func (w *world) markStale(ms ...*compassv1.Message) {
@@ -169,7 +126,7 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func newWorld(seed uint64, c controls) *world {
 	w := &world{
 		s: newScheduler(seed), seed: seed, controls: c, db: storetwin.New(time.Now, c.Rules), broker: fabrictest.NewBroker(),
-		ids: &naming.IDs{Now: time.Now, Rand: seeded{rand.New(rand.NewPCG(seed, 2))}}, had: map[string]bool{}, leftOpen: map[string]bool{}, steered: map[string]bool{}, told: map[string]time.Time{}, stale: map[*compassv1.Message]bool{}, poison: map[string]bool{}, pushed: map[push]time.Time{},
+		ids: &naming.IDs{Now: time.Now, Rand: seeded{rand.New(rand.NewPCG(seed, 2))}}, had: map[string]bool{}, leftOpen: map[string]bool{}, steered: map[string]bool{}, told: map[string]time.Time{}, stale: map[*compassv1.Message]bool{}, poison: map[string]bool{}, storms: storms{pushed: map[push]time.Time{}, session: map[agentOf]string{}},
 	}
 	w.air, w.people = w.s.process("air"), w.s.process("people")
 	for i, name := range names {
