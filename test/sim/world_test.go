@@ -48,7 +48,7 @@ type world struct {
 	air      *process         // what is on its way
 	people   *process
 	ids      *naming.IDs
-	nonces   int
+	nonces   atomic.Int64
 
 	tenants  []*tenant
 	serving  [servers]*server
@@ -288,7 +288,7 @@ func (w *world) startWorker(in *pod, holder string) {
 	p.stream = in.stream
 	in.worker, in.holder = p, holder
 	st := w.db.Client(p)
-	lease := st.NewLease(storetwin.LeaseOptions{Stream: in.stream, Holder: holder, Nonce: func() string { w.nonces++; return fmt.Sprint(w.nonces) }})
+	lease := st.NewLease(storetwin.LeaseOptions{Stream: in.stream, Holder: holder, Nonce: func() string { return fmt.Sprint(w.nonces.Add(1)) }})
 	p.spawn(func(ctx context.Context) {
 		leases, err := delivery.NewLeaseSet(delivery.LeaseOptions{Leases: []delivery.Lease{lease}, Log: discard()})
 		if err != nil {
