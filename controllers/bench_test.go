@@ -73,23 +73,19 @@ func benchOperator(b *testing.B, n int) {
 	b.Logf("with %d Secrets of somebody else's: %.0f MiB, before them %.0f", secrets, m.rss(b), empty)
 
 	floor := w.tenantFloor(b)
-	b.ReportMetric(float64(n)/floor.Seconds(), "floor-tenants/s")
 	began := time.Now()
 	w.createMany(b, n, "t", func(name string) client.Object { return w.tenant(name) })
 	w.await(b, "CompassTenant", n)
 	took := time.Since(began)
-	b.ReportMetric(float64(n)/took.Seconds(), "tenants/s")
-	b.ReportMetric(took.Seconds()/floor.Seconds(), "tenants-to-floor")
+	compare(b, n, took, floor, "tenants")
 	m.told(b, "tenants")
 
 	floor = w.streamFloor(b)
-	b.ReportMetric(float64(n)/floor.Seconds(), "floor-streams/s")
 	began = time.Now()
 	w.createMany(b, n, "s", func(name string) client.Object { return w.stream(name, "t"+name[1:]) })
 	w.await(b, "DeliveryStream", n)
 	took = time.Since(began)
-	b.ReportMetric(float64(n)/took.Seconds(), "streams/s")
-	b.ReportMetric(took.Seconds()/floor.Seconds(), "streams-to-floor")
+	compare(b, n, took, floor, "streams")
 	m.told(b, "streams")
 	m.quiet(b)
 	m.told(b, "quiet")
@@ -101,19 +97,34 @@ func benchOperator(b *testing.B, n int) {
 	m.quiet(b)
 	writes, rows := m.writes(b), w.rowsWritten(b)
 	m.resyncs(b, 3*(2*n+1))
-	b.ReportMetric(m.writes(b)-writes, "idle-API-writes")
-	b.ReportMetric(w.rowsWritten(b)-rows, "idle-rows-written")
+	writes, rows = m.writes(b)-writes, w.rowsWritten(b)-rows
+	b.ReportMetric(writes, "idle-API-writes")
+	b.ReportMetric(rows, "idle-rows-written")
+	b.Logf("three idle looks at everything: %.0f writes to the API server, %.0f rows", writes, rows)
 
 	m.stop(b)
 	m = w.start(b, usual)
 	m.resyncs(b, 1) // what was there before waits in its queues
-	began, passes := time.Now(), m.passes(b)
+	passes := m.passes(b)
+	began = time.Now()
 	w.create(b, w.tenant("late"))
 	w.await(b, "CompassTenant", n+1)
-	b.ReportMetric(time.Since(began).Seconds(), "s-new-after-restart")
-	b.ReportMetric((m.passes(b)-passes)/float64(2*n+1), "backlog-part-before-it")
+	took = time.Since(began)
+	part := (m.passes(b)-passes)/float64(2*n+1)
+	b.ReportMetric(took.Seconds(), "s-new-after-restart")
+	b.ReportMetric(part, "backlog-part-before-it")
+	b.Logf("a new one after a restart with %d: %.2f s, after %.3f of the backlog", 2*n, took.Seconds(), part)
 	b.ReportMetric(m.rss(b), "MiB-restarted")
 	m.stop(b)
+}
+
+// compare reports how long n took, and as soon as it is known: a run at a thousand takes minutes.
+func compare(b *testing.B, n int, took, floor time.Duration, what string) {
+	b.Helper()
+	b.ReportMetric(float64(n)/floor.Seconds(), "floor-"+what+"/s")
+	b.ReportMetric(float64(n)/took.Seconds(), what+"/s")
+	b.ReportMetric(took.Seconds()/floor.Seconds(), what+"-to-floor")
+	b.Logf("%d %s: %.1f s, the floor %.1f s, %.2f of it", n, what, took.Seconds(), floor.Seconds(), took.Seconds()/floor.Seconds())
 }
 
 // bench is the ground of one run: one server on somebody else's NATS, which a process can reach by its address.
