@@ -289,8 +289,9 @@ func refused(t *testing.T, nc *nats.Conn, subject string, do func() error) {
 func TestAdvisoriesMeanWhatTheirBodySays(t *testing.T) {
 	t.Parallel()
 	ns := start(t)
-	f := open(t, ns)
+	f, other := open(t, ns), open(t, ns) // what the first did itself is no news to it
 	defer mustClose(t, f)
+	defer mustClose(t, other)
 	creds, err := ns.Standalone()
 	if err != nil {
 		t.Fatal(err)
@@ -320,14 +321,14 @@ func TestAdvisoriesMeanWhatTheirBodySays(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := fabric.StreamSpec{Name: fabrictest.Stream}
-	if _, _, err := f.EnsureConsumer(t.Context(), spec, false); err != nil {
+	if _, _, err := other.EnsureConsumer(t.Context(), spec, false); err != nil {
 		t.Fatal(err)
 	}
 	spec.MaxBytes = 2 << 30
-	if _, _, err := f.EnsureStream(t.Context(), spec, false); err != nil {
+	if _, _, err := other.EnsureStream(t.Context(), spec, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.RemoveStream(t.Context(), fabrictest.Stream); err != nil {
+	if err := other.RemoveStream(t.Context(), fabrictest.Stream); err != nil {
 		t.Fatal(err)
 	}
 	heard := func() (a, b []fabric.Advisory) {
