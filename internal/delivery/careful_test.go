@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,15 +13,15 @@ import (
 var errDies = errors.New("the process dies here")
 
 // deadly lets the worker die, as a process would, whenever the message's row is read. It returns how often it did.
-func (g *ground) deadly(id string) *int {
-	deaths := new(int)
+func (g *ground) deadly(id string) *atomic.Int64 {
+	deaths := new(atomic.Int64)
 	g.truth.mu.Lock()
 	defer g.truth.mu.Unlock()
 	g.truth.onRead = func(message string) error {
 		if message != id {
 			return nil
 		}
-		*deaths++
+		deaths.Add(1)
 		g.rights.lose(0, true) // from here on it writes and sends nothing
 		return errDies
 	}
@@ -62,8 +63,8 @@ func TestCareGoesBeyondAPageThatIsPassed(t *testing.T) {
 			g.reborn()
 			pass(31 * time.Second)
 		}
-		if *deaths != 6 { // once without care, then maxDeliver times
-			t.Errorf("died %d times in %d lives, want 1 + 5", *deaths, lives)
+		if deaths.Load() != 6 { // once without care, then maxDeliver times
+			t.Errorf("died %d times in %d lives, want 1 + 5", deaths.Load(), lives)
 		}
 	})
 }
@@ -92,8 +93,8 @@ func TestARowThatKillsTheWorkerParks(t *testing.T) {
 			}
 			pass(31 * time.Second) // the pause after the last attempt
 		}
-		if *deaths != 6 { // once without care, then maxDeliver times
-			t.Errorf("died %d times in %d lives, want 1 + 5", *deaths, lives)
+		if deaths.Load() != 6 { // once without care, then maxDeliver times
+			t.Errorf("died %d times in %d lives, want 1 + 5", deaths.Load(), lives)
 		}
 		g.reborn()
 		pass(31 * time.Second)
@@ -123,15 +124,15 @@ func TestAMentionThatKillsTheWorkerParks(t *testing.T) {
 		g.run()
 		pass(time.Second)
 		for range 8 {
-			before := *deaths
+			before := deaths.Load()
 			g.reborn()
-			if before >= 2 && *deaths != before { // reborn lets a second pass, and the second pause has five
-				t.Errorf("death %d came before its pause was over", *deaths)
+			if before >= 2 && deaths.Load() != before { // reborn lets a second pass, and the second pause has five
+				t.Errorf("death %d came before its pause was over", deaths.Load())
 			}
 			pass(31 * time.Second)
 		}
-		if *deaths != 5 || len(g.truth.dead) != 1 || len(g.truth.attempts) != 0 {
-			t.Errorf("died %d times, set aside %d, attempts %v: want 5, 1 and none", *deaths, len(g.truth.dead), g.truth.attempts)
+		if deaths.Load() != 5 || len(g.truth.dead) != 1 || len(g.truth.attempts) != 0 {
+			t.Errorf("died %d times, set aside %d, attempts %v: want 5, 1 and none", deaths.Load(), len(g.truth.dead), g.truth.attempts)
 		}
 		g.expect(bot, "nobody is given it")
 	})
