@@ -110,7 +110,7 @@ func benchOperator(b *testing.B, n int) {
 	w.create(b, w.tenant("late"))
 	w.await(b, "CompassTenant", n+1)
 	took = time.Since(began)
-	part := (m.passes(b)-passes)/float64(2*n+1)
+	part := (m.passes(b) - passes) / float64(2*n+1)
 	b.ReportMetric(took.Seconds(), "s-new-after-restart")
 	b.ReportMetric(part, "backlog-part-before-it")
 	b.Logf("a new one after a restart with %d: %.2f s, after %.3f of the backlog", 2*n, took.Seconds(), part)

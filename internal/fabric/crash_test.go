@@ -101,7 +101,7 @@ func crashWorker() error {
 	}); err != nil {
 		return err
 	}
-	fmt.Println(crashConnected)
+	fmt.Println(crashConnected) //nolint:forbidigo // the word to its parent
 	select {}
 }
 
