@@ -111,6 +111,33 @@ func TestARowThatKillsTheWorkerParks(t *testing.T) {
 	})
 }
 
+// Holds REQ-231 beside the chain: a mention that kills the worker waits for its pause in each life, and is set aside at maxDeliver.
+func TestAMentionThatKillsTheWorkerParks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t)
+		g.truth.channel(acme, "c", "bot")
+		bot := g.truth.start(acme, "bot", "r1")
+		poison := g.truth.post("c", "ada", "bot")
+		deaths := g.deadly(poison.ID)
+		g.rights.careful = true
+		g.run()
+		pass(time.Second)
+		for range 8 {
+			before := deaths.Load()
+			g.reborn()
+			if before >= 2 && deaths.Load() != before { // reborn lets a second pass, and the second pause has five
+				t.Errorf("death %d came before its pause was over", deaths.Load())
+			}
+			pass(31 * time.Second)
+		}
+		if deaths.Load() != 5 || len(g.truth.dead) != 1 || len(g.truth.attempts) != 0 {
+			t.Errorf("died %d times, set aside %d, attempts %v: want 5, 1 and none", deaths.Load(), len(g.truth.dead), g.truth.attempts)
+		}
+		g.expect(bot, "nobody is given it")
+	})
+}
+
 // D-227: of two rows with an attempt on record, of whatever tenants, one is read at a time: the pauses of both end together in
 // each life, so the innocent one would be charged with every death of the other.
 func TestSuspectsAreReadOneAtATime(t *testing.T) {

@@ -85,10 +85,23 @@ func newDirty(workers int, now func() time.Time) *dirty {
 	return d
 }
 
+// addAll marks items before any of them can be taken.
+func (d *dirty) addAll(items []item, w why) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, it := range items {
+		d.mark(it, w)
+	}
+}
+
 // add marks an item. The reasons of several marks are joined.
 func (d *dirty) add(it item, w why) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.mark(it, w)
+}
+
+func (d *dirty) mark(it item, w why) {
 	l := d.lanes[it.tenant]
 	if l == nil {
 		l = &lane{tenant: it.tenant, why: map[item]why{}, since: map[item]time.Time{}, active: map[item]bool{}}

@@ -81,10 +81,6 @@ func (c *Consumer) sweepAllLive(ctx context.Context, q store.SweepQuery) error {
 		channels, err = c.sessions.SweepChannels(ctx, q)
 		return err
 	})
-	for _, o := range channels {
-		c.mine(o.Tenant, q.Database)
-		c.dirty.add(item{tenant: o.Tenant, kind: itemChannel, id: o.Channel}, whyRead|whySweep)
-	}
 	err = errors.Join(err, c.step(ctx, func(ctx context.Context) (err error) {
 		agents, err = c.sessions.SweepAgents(ctx, q)
 		return err
@@ -95,13 +91,22 @@ func (c *Consumer) sweepAllLive(ctx context.Context, q store.SweepQuery) error {
 			return err
 		}))
 	}
+	var found []item
+	for _, o := range channels {
+		found = append(found, item{tenant: o.Tenant, kind: itemChannel, id: o.Channel})
+	}
 	for _, a := range append(agents, asleep...) {
-		c.mine(a.Tenant, q.Database)
-		c.dirty.add(item{tenant: a.Tenant, kind: itemAgent, id: a.Agent}, whyRead|whySweep)
+		found = append(found, item{tenant: a.Tenant, kind: itemAgent, id: a.Agent})
 	}
 	for _, a := range asleep {
-		c.dirty.add(item{tenant: a.Tenant, kind: itemSession, id: a.Agent}, whyRead|whySweep)
+		found = append(found, item{tenant: a.Tenant, kind: itemSession, id: a.Agent})
 	}
+	for _, it := range found {
+		c.mine(it.tenant, q.Database)
+	}
+	// All at once: care for a tenant ends when nothing of it waits (ranDry), so a channel that is through before an agent was
+	// marked would end it for that agent, whose row may be the one that kills.
+	c.dirty.addAll(found, whyRead|whySweep)
 	count(ctx, c.in.swept, len(channels), "kind", "channel")
 	count(ctx, c.in.swept, len(agents), "kind", "agent")
 	count(ctx, c.in.swept, len(asleep), "kind", "asleep")
