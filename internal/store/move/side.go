@@ -94,13 +94,14 @@ select coalesce(array_agg(l.virtualtransaction), '{}')
  where l.locktype = 'virtualxid' and a.datname = current_database() and a.usename = any ($1)
    and ($2::text[] is null or l.virtualtransaction = any ($2))`
 
-// awaitQuiet waits until every transaction has ended that began before the freeze and may not have seen it.
+// awaitQuiet waits until every transaction has ended that began before the freeze and may not have seen it. The bound is on
+// the waiting: a question that it cut short would cost the connection, and say no more than that a context ended.
 func (s *side) awaitQuiet(ctx context.Context, o Options) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Quiet)
 	defer cancel()
 	writers := []string{s.roles.App, s.roles.Provision}
 	var before []string
-	if err := s.conn.QueryRow(bounded, sqlBusy, writers, nil).Scan(&before); err != nil {
+	if err := s.conn.QueryRow(ctx, sqlBusy, writers, nil).Scan(&before); err != nil {
 		return err
 	}
 	for left := before; len(left) > 0; {
@@ -109,7 +110,7 @@ func (s *side) awaitQuiet(ctx context.Context, o Options) error {
 			return errors.Join(ctx.Err(), fmt.Errorf("%w: %d transactions from before the freeze have not ended", pg.ErrTimeout, len(left)))
 		case <-o.After(pollEvery):
 		}
-		if err := s.conn.QueryRow(bounded, sqlBusy, writers, before).Scan(&left); err != nil && bounded.Err() == nil {
+		if err := s.conn.QueryRow(ctx, sqlBusy, writers, before).Scan(&left); err != nil {
 			return err
 		}
 	}
