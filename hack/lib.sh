@@ -46,7 +46,7 @@ debian() {
 }
 
 apt_install() {
-  local options=(-y -q --no-install-recommends -o DPkg::Lock::Timeout=300)
+  local options=(-y -q --no-install-recommends -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0) # no pty: whole lines
   export DEBIAN_FRONTEND=noninteractive
   dpkg --configure -a >&2 </dev/null 9>&- # what a killed installation left half done
   # An index that is there may do; one that is missing or too old does not.

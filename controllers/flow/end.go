@@ -175,6 +175,14 @@ func (p *Pass[S]) later(d time.Duration) reconcile.Result {
 	return reconcile.Result{RequeueAfter: p.frame.Spread(d), Priority: new(handler.LowPriority)}
 }
 
+// NoLater makes the next look of a pass that would wait longer happen after d: for figures that move without a word to us.
+func (p *Pass[S]) NoLater(res reconcile.Result, d time.Duration) reconcile.Result {
+	if res.RequeueAfter > d {
+		return p.later(d)
+	}
+	return res
+}
+
 // classes returns what to do about a pass: transient before waiting before terminal, the order in which looking again soon
 // can help.
 func (p *Pass[S]) classes(err error) fault.Class {

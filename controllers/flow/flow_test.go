@@ -93,6 +93,7 @@ type plan struct {
 	steps   []flow.Step[scope]
 	removes []flow.Remove[scope]
 	report  func(*scope) flow.Notes
+	noLater time.Duration   // than this, if it is not zero
 	ctx     context.Context //nolint:containedctx // of one pass
 }
 
@@ -115,7 +116,11 @@ func (w *world) pass(t *testing.T, p plan) (res reconcile.Result, err error) {
 	}
 	s := &scope{obj: obj}
 	f := flow.Begin(w.frame, obj, s, p.steps...)
-	defer func() { res, err = f.End(ctx, p.report, err) }()
+	defer func() {
+		if res, err = f.End(ctx, p.report, err); p.noLater > 0 {
+			res = f.NoLater(res, p.noLater)
+		}
+	}()
 	if f.Paused() {
 		return res, nil
 	}
@@ -399,6 +404,24 @@ func TestNotesAndFigures(t *testing.T) {
 	}
 	if obj.Status.Stream != "main" {
 		t.Error("the figures of a pass that failed in part are lost")
+	}
+}
+
+// What is said to be no later is brought forward and never put off.
+func TestNoLater(t *testing.T) {
+	t.Parallel()
+	waits := fault.Waiting("Waits", "for somebody")
+	for name, c := range map[string]struct {
+		err   error
+		after time.Duration
+	}{"all is well": {nil, 5 * time.Minute}, "waiting": {waits, time.Minute}, "failed": {errDown, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			res, _ := newWorld(t, nil).pass(t, plan{noLater: 5 * time.Minute, steps: []flow.Step[scope]{step("A", c.err)}})
+			if res.RequeueAfter != c.after {
+				t.Errorf("again after %v, want %v", res.RequeueAfter, c.after)
+			}
+		})
 	}
 }
 

@@ -86,7 +86,11 @@ type scope struct {
 func (r *Reconciler) Reconcile(ctx context.Context, stream *v1alpha1.DeliveryStream) (res reconcile.Result, err error) {
 	s := &scope{stream: stream, key: client.ObjectKeyFromObject(stream), served: stream.Status.ObservedGeneration > 0}
 	p := flow.Begin(r.Frame, stream, s, r.steps()...)
-	defer func() { res, err = p.End(ctx, report, err) }()
+	defer func() {
+		if res, err = p.End(ctx, report, err); undelivered(stream) {
+			res = p.NoLater(res, recount)
+		}
+	}()
 	s.kids = r.Children.In(p.Drift())
 
 	if s.names, err = naming.StreamChildrenOf(stream.Name); err != nil {

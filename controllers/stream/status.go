@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
@@ -40,6 +42,14 @@ func report(s *scope) flow.Notes {
 		notes[v1alpha1.ConditionSingleWriter] = worker
 	}
 	return notes
+}
+
+// recount is how soon a backlog is counted again: figures in a status move at most this often (docs/operator.md).
+const recount = 5 * time.Minute
+
+// undelivered reports whether the status shows a backlog, which nobody tells us the end of.
+func undelivered(s *v1alpha1.DeliveryStream) bool {
+	return s.Status.Backlog != nil && *s.Status.Backlog != v1alpha1.BacklogStatus{}
 }
 
 // writerOf is who holds the lease. An epoch goes up for reasons of its own; as long as the pod is the same, it writes since

@@ -257,6 +257,52 @@ func TestSlowClientCatchesUp(t *testing.T) {
 	<-ended //nolint:errcheck // it was cancelled
 }
 
+// A stream that resumes far back reads alone, so that no page of an old channel is read and kept for everybody, and reads
+// with the others once it has caught up.
+func TestStreamThatIsBehindReadsAlone(t *testing.T) {
+	t.Parallel()
+	f, c := counted(t)
+	acme := f.Tenant(t, "acme")
+	channel := acme.Channel(t, "a")
+	var old []store.Message
+	for i := range 3 {
+		old = append(old, acme.Post(t, acme.Admin, channel, fmt.Sprint(i)))
+	}
+	cl := f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID, Resume: map[string]int64{channel.ID: 0}})
+	for _, m := range old {
+		cl.until(t, m.ID)
+	}
+	if bursts, alones, _ := c.reads(); bursts != 0 || alones != 1 {
+		t.Errorf("what lay behind cost %d reads together and %d alone, want one alone", bursts, alones)
+	}
+	m, err := f.comms.PostMessage(acme.Ctx, text(channel, acme.Admin, "new"))
+	must(t, err)
+	cl.until(t, m.Message.ID)
+	if bursts, alones, _ := c.reads(); bursts != 1 || alones != 0 {
+		t.Errorf("then a message cost %d reads together and %d alone, want one together", bursts, alones)
+	}
+}
+
+// A stream that learns late that it joined a channel is told what was posted since the join, and nothing from before it.
+func TestStreamIsToldWhatCameSinceItJoined(t *testing.T) {
+	t.Parallel()
+	f, _ := counted(t)
+	acme := f.Tenant(t, "acme")
+	ada := acme.Person(t, "ada")
+	channel := acme.Channel(t, "a")
+	before := acme.Post(t, acme.Admin, channel, "before")
+	cl := f.follow(t, acme, comms.Subscriber{Account: ada.ID})
+	must(t, f.Store.AddMember(acme.Ctx, store.Member{Channel: channel.ID, Account: ada.ID, Actor: acme.Admin.ID}))
+	since := acme.Post(t, acme.Admin, channel, "since")
+	f.changed(t, acme, channel.ID)
+	if u := cl.next(t); u.Channel != channel.ID {
+		t.Errorf("told %+v, want that the channel was joined", u)
+	}
+	if m, prev := cl.message(t); m.ID != since.ID || prev < before.Rev {
+		t.Errorf("told %s after %d, want %s after a rev from %d on", m.ID, prev, since.ID, before.Rev)
+	}
+}
+
 // A head that lies before what was told: a failover lost it. The client must read the channel again.
 func TestHeadThatWentBackIsResynced(t *testing.T) {
 	t.Parallel()
@@ -346,4 +392,35 @@ func TestHeraldReadsBeforeStreamsWake(t *testing.T) {
 		last = m.Message.Rev
 		f.clock.advance(2 * time.Second) // what was read is forgotten, and where the next read begins is not
 	}
+}
+
+// While the herald reads no stream wakes, of another channel neither: it would read what the herald reads next.
+func TestStreamsStayBehindTheHerald(t *testing.T) {
+	t.Parallel()
+	f, c := counted(t)
+	acme := f.Tenant(t, "acme")
+	ada := acme.Person(t, "ada")
+	busy, quiet := acme.Channel(t, "busy"), acme.Channel(t, "quiet", ada)
+	f.follow(t, acme, comms.Subscriber{Account: acme.Admin.ID})
+	adas := f.follow(t, acme, comms.Subscriber{Account: ada.ID})
+	reading, proceed := make(chan struct{}), make(chan struct{})
+	c.during(func(_ context.Context, b store.Burst) error {
+		if _, ok := b.After[busy.ID]; ok {
+			close(reading)
+			<-proceed
+		}
+		return nil
+	})
+	_, err := f.comms.PostMessage(acme.Ctx, text(busy, acme.Admin, "the herald reads this"))
+	must(t, err)
+	<-reading
+	m, err := f.comms.PostMessage(acme.Ctx, text(quiet, acme.Admin, "and this afterwards"))
+	must(t, err)
+	select {
+	case u := <-adas.updates:
+		t.Errorf("told %+v while the herald reads", u)
+	case <-time.After(100 * time.Millisecond): // without the herald she is told within a few
+	}
+	close(proceed)
+	adas.until(t, m.Message.ID)
 }

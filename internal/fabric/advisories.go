@@ -23,8 +23,7 @@ const (
 )
 
 // Advisories calls fn, serially, for each change of a stream or consumer that is named like ours and that was not made through
-// this Fabric. It needs the operator's
-// user: nobody else may hear them.
+// this Fabric. It needs the operator's user: nobody else may hear them.
 func (f *Fabric) Advisories(ctx context.Context, fn func(Advisory)) (Unsubscribe, error) {
 	return f.hear(ctx, advisoryRoot+">", func(_ context.Context, msg *nats.Msg) {
 		if a, ok := parseAdvisory(msg.Subject); ok && !f.echo.heard(a) {
