@@ -40,6 +40,8 @@ type Options struct {
 	// Concurrency is how many objects of each kind are looked at at once; one server's tenants and streams take half at most.
 	// Default 4, 16 and 8.
 	Servers, Tenants, Streams int
+
+	asked *flow.Asked // what the queues of all kinds share
 }
 
 // The longest pause before something that failed is tried again: what a user mended should show within it.
@@ -77,6 +79,7 @@ func Register(ctx context.Context, mgr manager.Manager, o Options) error {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
 		Shared: &kube.Recent{Reader: mgr.GetAPIReader(), After: sharedAfter, Now: time.Now}, //nolint:forbidigo // the process's clock
 	}
+	o.asked = flow.NewAsked(time.Now) //nolint:forbidigo // the process's clock
 	for _, kind := range []func(manager.Manager, flow.Frame, kube.Children, Options) error{registerServer, registerTenant, registerStream} {
 		if err := kind(mgr, frame, kids, o); err != nil {
 			return err
@@ -121,7 +124,7 @@ func registerTenant(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	how := fairly(mgr.GetClient(), options(o.Tenants, 16), tenant.Server)
+	how := fairly(mgr.GetClient(), options(o.Tenants, 16), o.asked, tenant.Server)
 	return watchTenant(mgr, how, reconcile.AsReconciler(mgr.GetClient(), r), tenantsHear(o.Pool, mgr.GetClient()))
 }
 
@@ -133,7 +136,7 @@ func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 	if err != nil {
 		return err
 	}
-	how := fairly(mgr.GetClient(), options(o.Streams, 8), stream.Server)
+	how := fairly(mgr.GetClient(), options(o.Streams, 8), o.asked, stream.Server)
 	return watchStream(mgr, how, reconcile.AsReconciler(mgr.GetClient(), r), streamsHear(o.Pool, mgr.GetClient()))
 }
 
@@ -141,9 +144,9 @@ func registerStream(mgr manager.Manager, frame flow.Frame, kids kube.Children, o
 func fairly[T any, P interface {
 	*T
 	client.Object
-}](c client.Reader, o controller.Options, server func(P) client.ObjectKey) controller.Options {
+}](c client.Reader, o controller.Options, asked *flow.Asked, server func(P) client.ObjectKey) controller.Options {
 	fair := flow.FairOptions{
-		Most: max(o.MaxConcurrentReconciles/2, 1), Idle: max(o.MaxConcurrentReconciles/8, 1), Now: time.Now, //nolint:forbidigo // the process's clock
+		Most: max(o.MaxConcurrentReconciles/2, 1), Idle: max(o.MaxConcurrentReconciles/8, 1), Asked: asked, Now: time.Now, //nolint:forbidigo // the process's clock
 		Server: func(request reconcile.Request) client.ObjectKey {
 			obj := P(new(T))
 			if err := c.Get(context.Background(), request.NamespacedName, obj); err != nil { //nolint:forbidigo // from the cache

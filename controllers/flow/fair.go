@@ -36,8 +36,9 @@ type FairOptions struct {
 	Most int
 	// Idle passes of one server at the same time at most, of those that nobody asked for: a backlog of them leaves places for
 	// what a user does, and time to do it in.
-	Idle int
-	Now  func() time.Time
+	Idle  int
+	Asked *Asked // shared by the queues of all kinds
+	Now   func() time.Time
 }
 
 const (
@@ -49,6 +50,7 @@ const (
 
 // lane is one server's.
 type lane struct {
+	server client.ObjectKey
 	began  map[reconcile.Request]look
 	parked map[reconcile.Request]*parked
 	best   waiting // the same, the best first
@@ -103,10 +105,12 @@ func (w *waiting) Pop() any {
 
 // NewFair makes a queue fair.
 func NewFair(q priorityqueue.PriorityQueue[reconcile.Request], o FairOptions) *Fair {
-	return &Fair{
+	f := &Fair{
 		PriorityQueue: q, o: o, lanes: map[client.ObjectKey]*lane{}, taken: map[reconcile.Request]client.ObjectKey{},
 		freed: map[reconcile.Request]*parked{},
 	}
+	o.Asked.join(f)
+	return f
 }
 
 // GetWithPriority waits for something that may be looked at.
@@ -146,7 +150,7 @@ func (f *Fair) enter(item reconcile.Request, priority int) (int, bool) {
 	}
 	l := f.lanes[server]
 	if l == nil {
-		l = &lane{began: map[reconcile.Request]look{}, parked: map[reconcile.Request]*parked{}}
+		l = &lane{server: server, began: map[reconcile.Request]look{}, parked: map[reconcile.Request]*parked{}}
 		f.lanes[server] = l
 	}
 	if !f.room(l, priority, 0) {
@@ -155,6 +159,9 @@ func (f *Fair) enter(item reconcile.Request, priority int) (int, bool) {
 		return 0, false
 	}
 	l.began[item], f.taken[item] = look{f.o.Now(), priority < 0}, server
+	if priority >= 0 {
+		f.o.Asked.begin(server)
+	}
 	return priority, true
 }
 
@@ -171,22 +178,46 @@ func (f *Fair) room(l *lane, priority, coming int) bool {
 	if slow {
 		most = slowMost
 	}
-	return len(l.began)+coming < most && (priority >= 0 || idle < f.o.Idle)
+	return len(l.began)+coming < most && (priority >= 0 || idle < f.o.Asked.idle(l.server, f.o.Idle))
 }
 
 // Done see workqueue.TypedInterface.
 func (f *Fair) Done(item reconcile.Request) {
 	f.PriorityQueue.Done(item)
+	server, asked := f.end(item)
+	f.wake(server)
+	if !asked {
+		return
+	}
+	for _, other := range f.o.Asked.end(server) {
+		other.wake(server)
+	}
+}
+
+// end notes that a pass is over, and says of which server it was and whether somebody had asked for it.
+func (f *Fair) end(item reconcile.Request) (server client.ObjectKey, asked bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	server, ok := f.taken[item]
 	if !ok {
-		return
+		return server, false
 	}
 	delete(f.taken, item)
 	l := f.lanes[server]
 	l.slow = f.o.Now().Sub(l.began[item].at) > slowPass
+	asked = !l.began[item].idle
 	delete(l.began, item)
+	return server, asked
+}
+
+// wake lets those of a server go on for whom there is room.
+func (f *Fair) wake(server client.ObjectKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.lanes[server]
+	if l == nil {
+		return
+	}
 	f.free(l)
 	if len(l.began)+len(l.parked) == 0 && !l.slow {
 		delete(f.lanes, server) // a server that is gone is forgotten
