@@ -196,7 +196,7 @@ func TestEditsGoBeforeABacklog(t *testing.T) {
 	})
 }
 
-// Holds REQ-220: what is only looked at again waits, of whatever kind, while something of its server is under way that somebody
+// For REQ-220: what is only looked at again waits, of whatever kind, while something of its server is under way that somebody
 // asked for; another server's does not. When people keep the server busy it goes on all the same, one at a time, and afterwards as before.
 func TestIdlePassesWaitForAskedOnes(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,7 @@ func report(s *scope) flow.Notes {
 	return notes
 }
 
-// recount is how soon a backlog is counted again: figures in a status move at most this often (docs/operator.md).
+// recount is how soon a backlog is counted again: figures in a status move at most this often (D-050).
 const recount = 5 * time.Minute
 
 // undelivered reports whether the status shows a backlog, which nobody tells us the end of.
