@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rigelbuild/compass-operator/internal/fabric"
 	"github.com/rigelbuild/compass-operator/internal/fabric/fabrictest"
+	"github.com/rigelbuild/compass-operator/internal/freeport"
 	"github.com/rigelbuild/compass-operator/internal/naming"
 )
 
@@ -112,12 +112,11 @@ func (c *cluster) url(i int) string { return c.servers[i].ClientURL() }
 
 func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Find()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener
+	return port
 }
 
 func (c *cluster) operator(t *testing.T) *fabric.Accounts {

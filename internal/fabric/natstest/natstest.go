@@ -2,7 +2,6 @@ package natstest
 
 import (
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/rigelbuild/compass-operator/internal/freeport"
 )
 
 const startTimeout = 30 * time.Second
@@ -48,12 +49,8 @@ func New(tb testing.TB) *Server {
 
 func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Find()
 	if err != nil {
-		tb.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener
-	if err := l.Close(); err != nil {
 		tb.Fatal(err)
 	}
 	return port

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rigelbuild/compass-operator/internal/freeport"
 )
 
 const (
@@ -127,7 +129,7 @@ func findBouncer() (string, error) {
 
 // launchBouncer writes the passwords in clear: they are those of a throw-away server, in a folder of its own.
 func launchBouncer(id identity, program, dir string, db *Database, size int, settings []string) (*Bouncer, *process, error) {
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		return nil, nil, err
 	}

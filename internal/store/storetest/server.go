@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rigelbuild/compass-operator/internal/freeport"
 )
 
 const (
@@ -107,7 +108,7 @@ func (s *Server) run(ctx context.Context, id identity, bin, dir, password string
 	data := filepath.Join(dir, "data")
 	s.Log = filepath.Join(dir, "log")
 	for range 5 { // a port found free may be taken before Postgres binds it
-		port, err := freePort()
+		port, err := freeport.Find()
 		if err != nil {
 			return err
 		}
@@ -194,14 +195,6 @@ func (s *Server) makeAdmin(ctx context.Context) error {
 	}
 	s.AdminDSN, err = WithUser(s.SuperDSN, name, password, "postgres")
 	return err
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close() //nolint:forcetypeassert // it listens on TCP
 }
 
 // randomName returns twelve characters [a-z2-7].
