@@ -116,6 +116,35 @@ func TestDrift(t *testing.T) {
 			t.Error("it stayed")
 		}
 	})
+	t.Run("lists that somebody edited", func(t *testing.T) { // whose elements a server-side apply would keep beside ours
+		th.events = nil
+		svc, dep := &corev1.Service{}, &appsv1.Deployment{}
+		th.update(t, svc, "main-server", func() {
+			svc.Spec.Ports[0].Port = 9999
+			svc.Spec.Selector = map[string]string{"a": "b"}
+		})
+		th.update(t, dep, "main-server", func() {
+			containers := &dep.Spec.Template.Spec.Containers
+			*containers = append(*containers, corev1.Container{Name: "beside", Image: "example.com/beside:1"})
+			(*containers)[0].Env = append((*containers)[0].Env, corev1.EnvVar{Name: "THEIRS", Value: "1"})
+		})
+		th.settle(t, th.server)
+		th.get(t, svc, "main-server")
+		if ports := svc.Spec.Ports; len(ports) != 1 || ports[0].Port == 9999 || svc.Spec.Selector["a"] != "" {
+			t.Errorf("ports %+v, selector %v", ports, svc.Spec.Selector)
+		}
+		th.get(t, dep, "main-server")
+		if is := dep.Spec.Template.Spec.Containers; len(is) != 1 || slices.ContainsFunc(is[0].Env, func(e corev1.EnvVar) bool { return e.Name == "THEIRS" }) {
+			t.Errorf("containers %+v", is)
+		}
+		th.said(t, "Normal DriftRepaired")
+		th.mustBeReady(t, th.server)
+		th.events = nil
+		th.settle(t, th.server)
+		if len(th.events) != 0 {
+			t.Errorf("and again: %v", th.events)
+		}
+	})
 	t.Run("a Service that was removed", func(t *testing.T) {
 		th.delete(t, &corev1.Service{}, "main-server")
 		th.settle(t, th.server)

@@ -1,5 +1,3 @@
-// Package freeport finds ports of loopback for servers that tests start, where a server must be told its port beforehand or
-// keep it when it starts again.
 package freeport
 
 import (

@@ -122,7 +122,11 @@ func write[T client.Object](ctx context.Context, c Children, owner client.Object
 			}
 		}
 	}
-	err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wish), client.FieldOwner(naming.FieldOwner), client.ForceOwnership)
+	live, err := runtime.DefaultUnstructuredConverter.ToUnstructured(seen)
+	if err != nil {
+		return seen, err
+	}
+	is, err := applyWhole(ctx, c, wish, live)
 	if err != nil {
 		return seen, interpret(err)
 	}
@@ -130,7 +134,7 @@ func write[T client.Object](ctx context.Context, c Children, owner client.Object
 		c.Drift.Wrote(describe(c, wish), removed...)
 	}
 	fresh := reflect.New(reflect.TypeOf(seen).Elem()).Interface().(T) //nolint:forcetypeassert // as above
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(wish.Object, fresh); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(is.Object, fresh); err != nil {
 		return seen, err
 	}
 	return fresh, nil

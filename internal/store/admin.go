@@ -39,10 +39,7 @@ with chain as (
       join compass.channel_heads h on h.tenant_id = c.tenant_id and h.channel_id = c.channel_id and h.last_pos > c.acked
      cross join lateral (
            select count(*) as count from compass.messages m
-            where m.tenant_id = c.tenant_id and m.channel_id = c.channel_id and m.pos > greatest(c.acked, cm.joined_at)
-              and m.author_id <> c.agent_id
-              and not exists (select from compass.dead_letters d where d.message_id = m.id and d.recipient_id = c.agent_id)
-              and not exists (select from compass.owed_mentions o where o.message_id = m.id and o.agent_id = c.agent_id)) n
+            where ` + sqlOwedInChain + `) n
 ), beside as (
     select o.tenant_id, o.agent_id, o.channel_id, count(*) as count
       from compass.owed_mentions o

@@ -122,6 +122,15 @@ func (s *Store) MovedTenants(ctx context.Context, database int, stream string, a
 	return found, wrapf(err, "look for moved tenants of stream %s", stream)
 }
 
+// sqlOwedInChain is what the drain would send of a message m to the agent of cursor c, whose membership is cm: everything
+// after both that is not the agent's own, was not set aside, and is not owed beside the chain.
+const sqlOwedInChain = `m.tenant_id = c.tenant_id and m.channel_id = c.channel_id and m.pos > greatest(c.acked, cm.joined_at)
+                         and m.author_id <> c.agent_id
+                         and (select true from compass.dead_letters d
+                               where d.tenant_id = m.tenant_id and d.message_id = m.id and d.recipient_id = c.agent_id) is null
+                         and (select true from compass.owed_mentions o
+                               where o.tenant_id = m.tenant_id and o.agent_id = c.agent_id and o.message_id = m.id) is null`
+
 const (
 	// sqlSessionOwes is the sweep of one agent, under its tenant.
 	sqlSessionOwes = `
@@ -141,12 +150,7 @@ select from compass.accounts a
                    on cm.tenant_id = c.tenant_id and cm.channel_id = c.channel_id and cm.account_id = c.agent_id
                 cross join lateral (
                       select m.id from compass.messages m
-                       where m.tenant_id = c.tenant_id and m.channel_id = c.channel_id and m.pos > greatest(c.acked, cm.joined_at)
-                         and m.author_id <> a.id
-                         and (select true from compass.dead_letters d
-                               where d.tenant_id = m.tenant_id and d.message_id = m.id and d.recipient_id = a.id) is null
-                         and (select true from compass.owed_mentions o
-                               where o.tenant_id = m.tenant_id and o.agent_id = a.id and o.message_id = m.id) is null
+                       where ` + sqlOwedInChain + `
                        order by m.pos limit 1) m
                 where c.tenant_id = a.tenant_id and c.agent_id = a.id))`
 )

@@ -8,7 +8,7 @@ import (
 
 // Backlog is what a stream has not delivered, counted for gauges.
 type Backlog struct {
-	Owed         int64 // deliveries after a cursor, of each (agent, channel) at most backlogMost
+	Owed         int64 // deliveries in the chain, as the drain judges them, of each (agent, channel) at most backlogMost
 	Pending      int64 // owed beside the chain
 	Held         int64 // messages whose turn is open
 	OldestHeldMs int64 // age of the oldest of them
@@ -30,10 +30,12 @@ select (select coalesce(sum(n.n), 0)::bigint
             on cm.tenant_id = c.tenant_id and cm.channel_id = c.channel_id and cm.account_id = c.agent_id
          cross join lateral (
                select count(*) as n from (
-                      select from compass.messages m
-                       where m.tenant_id = c.tenant_id and m.channel_id = c.channel_id and m.pos > c.acked
+                      select from compass.messages m where ` + sqlOwedInChain + `
                        order by m.pos limit $6) m) n),
-       (select count(*) from mine join compass.owed_mentions o on o.tenant_id = mine.tenant_id and not o.done),
+       (select count(*) from mine join compass.owed_mentions o on o.tenant_id = mine.tenant_id and not o.done
+         where o.kind = 'replay'
+            or (select true from compass.dead_letters d
+                 where d.tenant_id = o.tenant_id and d.message_id = o.message_id and d.recipient_id = o.agent_id) is null),
        h.n, h.oldest,
        (select count(*) from mine join compass.dead_letters d on d.tenant_id = mine.tenant_id)
   from (select count(m.id) as n, coalesce(compass.unix_ms() - min(m.created_at_unix_ms), 0) as oldest

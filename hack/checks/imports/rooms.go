@@ -17,9 +17,10 @@ var rooms = map[string][]string{
 	"internal/fault":     {},
 	"internal/config":    {},
 	"internal/telemetry": {},
+	"internal/freeport":  {},
 
-	"internal/store":  {"internal/naming", "migrations"},
-	"internal/fabric": {"api/proto", "internal/naming", "internal/fault", "internal/telemetry"},
+	"internal/store":  {"internal/freeport", "internal/naming", "migrations"},
+	"internal/fabric": {"api/proto", "internal/freeport", "internal/naming", "internal/fault", "internal/telemetry"},
 
 	"internal/event":    {"internal/naming"},
 	"internal/presence": {"internal/event", "internal/store"},
