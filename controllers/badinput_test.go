@@ -270,6 +270,14 @@ func TestBadStream(t *testing.T) {
 	g.says(t, one, placed, is("True", "Applied"))
 	g.says(t, rest, placed, is("True", "Applied"))
 	g.says(t, late, placed, is("False", "TenantConflict"), "DeliveryStream rest carries all tenants already")
+	huge := g.newStream(t, "huge", "main", func(o *v1alpha1.DeliveryStream) { o.Spec.Stream.MaxBytes = resource.MustParse("1Pi") }, names("b"))
+	op.settle(t, huge)
+	g.says(t, huge, v1alpha1.ConditionStreamReady, is("False", "InvalidSpec"), "lower them")
+	for _, refused := range []string{"zlate", "huge"} {
+		if g.get(t, &appsv1.Deployment{}, refused+"-compass-delivery") {
+			t.Errorf("a worker runs for %s, which is not to be", refused)
+		}
+	}
 	if carrier(a) != "one" || carrier(ghost) != "one" || carrier(b) != "rest" {
 		t.Errorf("a %q, ghost %q, b %q; want one, one and rest", carrier(a), carrier(ghost), carrier(b))
 	}

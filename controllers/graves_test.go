@@ -162,7 +162,8 @@ func TestRefusedImportsAreSaid(t *testing.T) {
 	th.mustBeReady(t, th.server, th.tenant)
 }
 
-// Holds REQ-212: credentials that were deleted come back as the user they were, of Servers and of workers.
+// Holds REQ-212: credentials that were deleted come back as the user they were, of Servers and of workers, and so do those that
+// are of an installation before, whose keys were lost: nobody else would ever replace them.
 func TestDeletedCredentialsAreTheSameUser(t *testing.T) {
 	t.Parallel()
 	th := newThread(t, v1alpha1.DeletionPolicyRetain)
@@ -177,6 +178,20 @@ func TestDeletedCredentialsAreTheSameUser(t *testing.T) {
 		th.settle(t, th.server, th.stream)
 		if after := seed(secret); len(before) == 0 || !bytes.Equal(before, after) {
 			t.Errorf("Secret %s holds another user", secret)
+		}
+		lost, _, err := fabric.CompleteKeys(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		creds, err := lost.Compass.UserCreds(fabric.UserOf{Role: fabric.RoleWorker, ID: "main"}, 0, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &corev1.Secret{}
+		th.update(t, o, secret, func() { o.Data["nats.creds"] = creds })
+		th.settle(t, th.server, th.stream)
+		if after := seed(secret); !bytes.Equal(before, after) {
+			t.Errorf("Secret %s holds the user of keys that are no more", secret)
 		}
 	}
 }

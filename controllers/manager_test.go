@@ -3,11 +3,14 @@ package controllers_test
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -37,10 +40,10 @@ func (g *ground) rightful(t *testing.T) *rest.Config {
 	if err := yaml.UnmarshalStrict(text, &generated); err != nil {
 		t.Fatal(err)
 	}
-	meta := metav1.ObjectMeta{Namespace: g.namespace, Name: "operator"}
-	g.create(t, &rbacv1.Role{ObjectMeta: meta, Rules: generated.Rules})
+	operator := metav1.ObjectMeta{Namespace: g.namespace, Name: "operator"}
+	g.create(t, &rbacv1.Role{ObjectMeta: operator, Rules: generated.Rules})
 	g.create(t, &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "operator"},
+		ObjectMeta: operator, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "operator"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: g.namespace}},
 	})
 	user, err := environment.AddUser(envtest.User{Name: g.namespace}, nil)
@@ -115,6 +118,14 @@ func TestManager(t *testing.T) {
 	eventually(t, "all three are Ready", all(server, acme, stream))
 
 	worker := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "main-compass-delivery"}}
+	main := &v1alpha1.CompassServer{}
+	g.update(t, main, "main", func() { main.Spec.Telemetry.LogLevel = "error" })
+	eventually(t, "a worker learns what its server's spec says", func() bool {
+		g.kubelet(t)
+		config := &corev1.ConfigMap{}
+		return g.get(t, config, worker.Name) && strings.Contains(config.Data["config.yaml"], "level: error")
+	})
+
 	if err := g.api.Patch(t.Context(), worker, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"replicas": 2}}`))); err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +149,18 @@ func TestManager(t *testing.T) {
 
 	late := g.newTenant(t, "late", "main")
 	eventually(t, "a late tenant is carried", all(late))
+
+	keys := &corev1.Secret{}
+	g.get(t, keys, "acme-keys")
+	g.delete(t, &corev1.Secret{}, keys.Name)
+	eventually(t, "lost keys are said as soon as they are", func() bool {
+		o := &v1alpha1.CompassTenant{}
+		g.get(t, o, "acme")
+		said := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionAccountReady)
+		return said != nil && said.Reason == v1alpha1.ReasonIdentityConflict
+	})
+	g.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: keys.Name, Labels: keys.Labels}, Data: keys.Data})
+	eventually(t, "and keys that were put back are taken", all(acme))
 
 	for _, o := range []named{stream, acme, late, server} {
 		g.delete(t, o.kind(), o.name)

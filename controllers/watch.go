@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -79,7 +80,28 @@ func watchServer(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 		}
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: labels[naming.LabelServer]}}}
 	}))
+	b = b.Watches(&corev1.Secret{}, keptBy(naming.LabelServer), builder.WithPredicates(lost()))
 	return b.Watches(&v1alpha1.DeliveryStream{}, counting()).WatchesRawSource(heard).Complete(r)
+}
+
+// keptBy finds whose keys a Secret holds. They outlive their object and have no owner, so a label says it.
+func keptBy(label string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
+		name := obj.GetLabels()[label]
+		if name == "" {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}}}
+	})
+}
+
+// lost: what nobody owns, and so nobody else hears of, is deleted.
+func lost() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(event.UpdateEvent) bool { return false },
+		DeleteFunc: func(e event.DeleteEvent) bool { return metav1.GetControllerOf(e.Object) == nil },
+	}
 }
 
 // counting: how many streams refer to a server is a figure of its status, which may be a little late, so that a thousand that
@@ -107,7 +129,7 @@ func watchTenant(mgr manager.Manager, o controller.Options, r reconcile.Reconcil
 	c := mgr.GetClient()
 	return builder.ControllerManagedBy(mgr).Named("tenant").WithOptions(o).
 		For(&v1alpha1.CompassTenant{}, builder.WithPredicates(edited())).
-		Owns(&corev1.Secret{}, byOthers()).
+		Owns(&corev1.Secret{}, byOthers()).Watches(&corev1.Secret{}, keptBy(naming.LabelTenant), builder.WithPredicates(lost())).
 		Watches(&v1alpha1.CompassServer{}, handler.EnqueueRequestsFromMapFunc(tenantsOf(c)), builder.WithPredicates(readiness())).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(tenantsTrusting(c)), builder.WithPredicates(authorities())).
 		// Whom a stream takes in or lets go hears of it; those of one that goes, or comes back, are looked at.
@@ -276,11 +298,12 @@ func readiness() predicate.Predicate {
 		type fact struct {
 			database, fabric, schema, deleting bool
 			consent                            string
+			edit                               int64 // that a whole pass has carried out: workers take much from the server's spec
 		}
 		is := func(kind string) bool { return meta.IsStatusConditionTrue(s.Status.Conditions, kind) }
 		return fact{
 			is(v1alpha1.ConditionDatabaseReady), is(v1alpha1.ConditionFabricReady), is(v1alpha1.ConditionSchemaReady),
-			!s.DeletionTimestamp.IsZero(), s.Spec.AllowedTenants.String(),
+			!s.DeletionTimestamp.IsZero(), s.Spec.AllowedTenants.String(), s.Status.ObservedGeneration,
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CompassServer runs Compass on a Postgres, with a NATS of its own.
+// CompassServer runs Compass on a Postgres, with a NATS that is run for it or that is there already.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=cserver,categories=compass
@@ -76,9 +76,13 @@ type CompassServerSpec struct {
 
 // ImageSpec names a container image; what is empty comes from the operator's own.
 type ImageSpec struct {
+	// Repository without a tag.
+	// +kubebuilder:validation:Pattern=`^([a-zA-Z0-9][-a-zA-Z0-9._:/]*)?$`
 	// +kubebuilder:validation:MaxLength=255
 	// +optional
 	Repository string `json:"repository,omitempty"`
+	// Tag of the image.
+	// +kubebuilder:validation:Pattern=`^([a-zA-Z0-9_][-a-zA-Z0-9_.]*)?$`
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	Tag string `json:"tag,omitempty"`

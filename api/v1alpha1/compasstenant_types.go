@@ -49,6 +49,8 @@ type CompassTenantSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!(self in ['admin', 'all', 'any', 'bcast', 'bootstrap', 'client', 'comms', 'compass', 'delivery', 'dlq', 'everyone', 'fleet', 'nats', 'none', 'platform', 'q', 'queue', 'runner', 'runners', 'server', 'shared', 'sys', 'system', 'tenant', 'worker'])",message="spec.slug: a reserved word"
 	// +optional
 	Slug string `json:"slug,omitempty"`
+	// DisplayName is for people; no control characters.
+	// +kubebuilder:validation:Pattern=`^[^\x00-\x1f\x7f]*$`
 	// +kubebuilder:validation:MaxLength=200
 	// +optional
 	DisplayName string `json:"displayName,omitempty"`
@@ -138,7 +140,7 @@ type SQLAccess struct {
 }
 
 // CredentialsSpec says how long what was published is good. The annotation compass.rigel.build/rotate asks for new ones now.
-// +kubebuilder:validation:XValidation:rule="!has(self.rotationPeriod) || !has(self.overlap) || duration(self.rotationPeriod) == duration('0s') || duration(self.overlap) < duration(self.rotationPeriod)",message="spec.credentials.overlap: shorter than rotationPeriod"
+// +kubebuilder:validation:XValidation:rule="!has(self.rotationPeriod) || !has(self.overlap) || duration(self.rotationPeriod) == duration('0s') || duration(self.overlap) < duration(self.rotationPeriod)",message="spec.credentials.overlap: shorter than rotationPeriod; it is 24h where it is not set"
 type CredentialsSpec struct {
 	// RotationPeriod after which credentials are replaced; 0s means only when asked.
 	// +kubebuilder:validation:XValidation:rule="duration(self) == duration('0s') || duration(self) >= duration('1h')",message="spec.credentials.rotationPeriod: 0s, or at least 1h"
@@ -169,16 +171,18 @@ type TenantLimits struct {
 
 // MessageLimits are applied by each Server at its edge.
 type MessageLimits struct {
+	// PerSecond is how many messages a second are taken over time.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:default=50
 	// +optional
 	PerSecond int32 `json:"perSecond,omitempty"`
+	// Burst is how many are taken at once after a pause.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:default=200
 	// +optional
 	Burst int32 `json:"burst,omitempty"`
 	// MaxBytes of one message.
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1')) >= 0",message="must be a byte at least"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Mi')) <= 0",message="spec.limits.messages.maxBytes: at most 1Mi, because a Server takes no larger request"
 	// +kubebuilder:default="256Ki"
 	// +optional
@@ -211,7 +215,7 @@ type AccountLimits struct {
 	// +optional
 	Subscriptions *int64 `json:"subscriptions,omitempty"`
 	// Payload of one NATS message.
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1')) >= 0",message="must be a byte at least"
 	// +kubebuilder:default="64Ki"
 	// +optional
 	Payload resource.Quantity `json:"payload,omitzero"`

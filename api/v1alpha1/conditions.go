@@ -63,7 +63,8 @@ const (
 	// writes all the same, which the lease sees to. Remove the autoscaler, and split the tenants over two streams instead: see
 	// ScaleReverted.
 	ReasonScaleContested = "ScaleContested"
-	// ReasonReleased: the force-release annotation let a deletion go without removing everything.
+	// ReasonReleased: a deletion ended without removing everything, because the force-release annotation said so or the
+	// CompassServer was deleted first. The message says what is left.
 	ReasonReleased = "Released"
 	// ReasonDeletionBlocked: the message says what the deletion waits for, and how to let go of it.
 	ReasonDeletionBlocked = "DeletionBlocked"

@@ -93,6 +93,7 @@ type TenantSelection struct {
 	// Names are slugs.
 	// +kubebuilder:validation:MaxItems=10000
 	// +kubebuilder:validation:items:MaxLength=48
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?$`
 	// +listType=set
 	// +optional
 	Names []string `json:"names,omitempty"`
@@ -116,7 +117,8 @@ type StreamSpec struct {
 	// +kubebuilder:default="168h"
 	// +optional
 	MaxAge string `json:"maxAge,omitempty"`
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1')) >= 0",message="must be a byte at least"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="at most 1Pi"
 	// +kubebuilder:default="1Gi"
 	// +optional
 	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
@@ -177,7 +179,8 @@ type DeadLetterSpec struct {
 	// +kubebuilder:default="720h"
 	// +optional
 	MaxAge string `json:"maxAge,omitempty"`
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be more than 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1')) >= 0",message="must be a byte at least"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="at most 1Pi"
 	// +kubebuilder:default="256Mi"
 	// +optional
 	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`

@@ -12,7 +12,8 @@ const (
 	AnnotationRotate = "compass.rigel.build/rotate"
 )
 
-// DeletionPolicy says what becomes of what an object made outside Kubernetes when the object is deleted.
+// DeletionPolicy says what becomes of what an object made outside Kubernetes when the object is deleted: Retain, the default,
+// leaves it; Delete removes it first.
 // +kubebuilder:validation:Enum=Retain;Delete
 type DeletionPolicy string
 
@@ -23,7 +24,8 @@ const (
 	DeletionPolicyDelete DeletionPolicy = "Delete"
 )
 
-// DriftPolicy says what is done about what somebody else changed of what an object made.
+// DriftPolicy says what is done about what somebody else changed of what an object made: Repair, the default, puts it back;
+// Report only tells.
 // +kubebuilder:validation:Enum=Repair;Report
 type DriftPolicy string
 
@@ -34,7 +36,8 @@ const (
 	DriftPolicyReport DriftPolicy = "Report"
 )
 
-// AdoptionPolicy says whether what is there already, and was made by somebody else, may be taken over.
+// AdoptionPolicy says whether what is there already, and was made by somebody else, may be taken over: Never, the default,
+// IfUnowned where it carries nobody's mark, or Force.
 // +kubebuilder:validation:Enum=Never;IfUnowned;Force
 type AdoptionPolicy string
 
@@ -71,6 +74,7 @@ type Status struct {
 	// ObservedGeneration is the newest generation that a whole pass ended without error for.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions: Ready, and one for each step on the way to it, with a reason that `kubectl compass explain` explains.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

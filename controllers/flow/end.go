@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -44,14 +45,27 @@ func (p *Pass[S]) End(ctx context.Context, report func(*S) Notes, err error) (re
 	return p.result(err)
 }
 
-// tellRepairs says what was put back, in one event for the pass.
+// tellRepairs says what was put back, in an event for each thing: it is the related object, by which the API tells one series
+// of events from another.
 func (p *Pass[S]) tellRepairs() {
 	repaired := p.drift.Repaired()
 	if len(repaired) == 0 {
 		return
 	}
 	p.frame.Metrics.repaired(p.obj, len(repaired))
-	p.event(normal, v1alpha1.ReasonDriftRepaired, "Somebody else had changed, and it is put back: "+strings.Join(repaired, ", "))
+	for _, what := range repaired {
+		p.eventOf(related(what), normal, v1alpha1.ReasonDriftRepaired, "Somebody else had changed, and it is put back: "+what)
+	}
+}
+
+// related is what a ledger of drift names: a kind, and a name that may have a namespace and is followed by fields.
+func related(what string) *corev1.ObjectReference {
+	kind, rest, _ := strings.Cut(strings.TrimPrefix(what, "the "), " ")
+	name, _, _ := strings.Cut(rest, " ")
+	if namespace, of, ok := strings.Cut(name, "/"); ok {
+		return &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: of}
+	}
+	return &corev1.ObjectReference{Kind: kind, Name: name}
 }
 
 // report puts conditions and figures into the object's status.
@@ -118,14 +132,16 @@ func eventType(c *metav1.Condition) string {
 	return warning
 }
 
-func (p *Pass[S]) event(kind, reason, note string) {
+func (p *Pass[S]) event(kind, reason, note string) { p.eventOf(nil, kind, reason, note) }
+
+func (p *Pass[S]) eventOf(other runtime.Object, kind, reason, note string) {
 	if p.frame.Events == nil {
 		return
 	}
 	if note == "" {
 		note = reason
 	}
-	p.frame.Events.Eventf(p.obj, nil, kind, reason, action, "%s", clip(note))
+	p.frame.Events.Eventf(p.obj, other, kind, reason, action, "%s", clip(note))
 }
 
 // result tells the work queue. Several steps may have failed in several ways: an error that is worth trying again is tried

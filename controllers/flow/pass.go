@@ -189,6 +189,13 @@ func (p *Pass[S]) Teardown(ctx context.Context, removals ...Remove[S]) error {
 	return nil
 }
 
+// Left tells of what a deletion that is over should have removed and could not reach any more. It is logged as well: a
+// namespace that is being deleted takes no events.
+func (p *Pass[S]) Left(ctx context.Context, note string) {
+	log.FromContext(ctx).Info("Released without removing everything", "why", note)
+	p.event(warning, v1alpha1.ReasonReleased, note)
+}
+
 func (p *Pass[S]) removeAll(ctx context.Context, removals []Remove[S]) error {
 	ctx, cancel := context.WithTimeout(ctx, p.frame.Budget)
 	defer cancel()

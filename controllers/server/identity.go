@@ -178,20 +178,21 @@ func (r *Reconciler) ensureIssuers(ctx context.Context, s *scope) error {
 	return err
 }
 
-// ensureCreds makes the NATS user that Servers are, and keeps what verifies NATS beside it.
+// ensureCreds makes the NATS user that Servers are, who stays who he is, and keeps what verifies NATS beside it.
 func (r *Reconciler) ensureCreds(ctx context.Context, s *scope, at backend.Place) error {
 	secret := s.secret(s.names.Server)
-	kept, err := kube.Keep(ctx, s.kids, s.server, secret, func(have map[string][]byte) (map[string][]byte, error) {
-		if len(have[backend.KeyCreds]) > 0 {
-			return nil, nil
-		}
-		creds, err := s.identity.keys.Compass.UserCreds(fabric.UserOf{Role: fabric.RoleServer}, 0, r.Now())
-		return map[string][]byte{backend.KeyCreds: creds}, err
-	})
-	if err != nil || len(at.NATSCA) == 0 {
+	have, err := kube.Held(ctx, s.kids, secret)
+	if err != nil {
 		return err
 	}
-	secret.Data = map[string][]byte{backend.KeyCreds: kept[backend.KeyCreds], backend.KeyCA: at.NATSCA}
+	creds, err := s.identity.keys.Compass.KeepCreds(have[backend.KeyCreds], fabric.UserOf{Role: fabric.RoleServer}, r.Now())
+	if err != nil {
+		return err
+	}
+	secret.Data = map[string][]byte{backend.KeyCreds: creds}
+	if len(at.NATSCA) > 0 {
+		secret.Data[backend.KeyCA] = at.NATSCA
+	}
 	_, err = kube.Apply(ctx, s.kids, s.server, secret)
 	return err
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/rigelbuild/compass-operator/api/v1alpha1"
@@ -72,24 +75,34 @@ func (s *scope) siblings(ctx context.Context) ([]v1alpha1.DeliveryStream, error)
 	return s.listed, nil
 }
 
-// fits is pure. Older streams have their room first.
+// fits is pure. Older streams have their room first, but for those that were refused it themselves.
 func fits(self *v1alpha1.DeliveryStream, siblings []v1alpha1.DeliveryStream, volume resource.Quantity) error {
 	own := holds(self)
-	all := own.DeepCopy()
+	all, before := own.DeepCopy(), []string{}
 	for i := range siblings {
-		if other := &siblings[i]; other.UID != self.UID && other.DeletionTimestamp.IsZero() && older(other, self) {
-			all.Add(holds(other))
+		if other := &siblings[i]; other.UID != self.UID && other.DeletionTimestamp.IsZero() && older(other, self) && !refused(other) {
+			room := holds(other)
+			all.Add(room)
+			before = append(before, other.Name+" "+room.String())
 		}
 	}
+	slices.Sort(before)
 	words := fmt.Sprintf("spec.stream.maxBytes and spec.deadLetter.maxBytes are %s together", own.String())
 	switch {
 	case own.Cmp(volume) > 0:
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, errors.New(words+", more than the "+volume.String()+" of the volume of NATS: lower them"))
 	case all.Cmp(volume) > 0:
-		return fault.Waiting(v1alpha1.ReasonInvalidSpec, words+", with those of older DeliveryStreams "+all.String()+", more than the "+
-			volume.String()+" of the volume of NATS: lower them here or there")
+		return fault.Waiting(v1alpha1.ReasonInvalidSpec, words+", with those of older DeliveryStreams ("+list(before)+") "+all.String()+
+			", more than the "+volume.String()+" of the volume of NATS: lower them here or there")
 	}
 	return nil
+}
+
+// refused: a stream for which there is no room, or nothing to deliver, takes none.
+func refused(d *v1alpha1.DeliveryStream) bool {
+	queue := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionStreamReady)
+	return queue != nil && queue.Status == metav1.ConditionFalse &&
+		(queue.Reason == v1alpha1.ReasonInvalidSpec || queue.Reason == v1alpha1.ReasonTenantConflict)
 }
 
 func holds(d *v1alpha1.DeliveryStream) resource.Quantity {

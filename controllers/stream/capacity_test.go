@@ -27,17 +27,20 @@ func TestFits(t *testing.T) {
 	t.Parallel()
 	gone := sized("gone", 9, "4Gi", "1Gi")
 	gone.DeletionTimestamp = new(metav1.Now())
+	huge := sized("huge", 9, "1Pi", "1Gi")
+	huge.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStreamReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalidSpec}}
 	for name, c := range map[string]struct {
 		self   v1alpha1.DeliveryStream
 		others []v1alpha1.DeliveryStream
 		class  fault.Class
 		says   string
 	}{
-		"alone":                {self: sized("a", 1, "4Gi", "1Gi")},
-		"too big":              {self: sized("a", 1, "5Gi", "256Mi"), class: fault.ClassTerminal, says: "are 5376Mi together, more than the 5Gi"},
-		"beside an older":      {self: sized("a", 1, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{sized("b", 2, "1Gi", "1Mi")}, class: fault.ClassWaiting, says: "with those of older DeliveryStreams 6145Mi"},
-		"beside a younger":     {self: sized("a", 2, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{sized("b", 1, "1Gi", "1Mi")}},
-		"beside one that goes": {self: sized("a", 1, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{gone}},
+		"alone":                      {self: sized("a", 1, "4Gi", "1Gi")},
+		"too big":                    {self: sized("a", 1, "5Gi", "256Mi"), class: fault.ClassTerminal, says: "are 5376Mi together, more than the 5Gi"},
+		"beside an older":            {self: sized("a", 1, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{sized("b", 2, "1Gi", "1Mi")}, class: fault.ClassWaiting, says: "with those of older DeliveryStreams (b 1025Mi) 6145Mi"},
+		"beside a younger":           {self: sized("a", 2, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{sized("b", 1, "1Gi", "1Mi")}},
+		"beside one that is refused": {self: sized("a", 1, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{huge}},
+		"beside one that goes":       {self: sized("a", 1, "4Gi", "1Gi"), others: []v1alpha1.DeliveryStream{gone}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -80,6 +80,7 @@ type scope struct {
 	lease      *store.LeaseSeen
 	looked     time.Time // at the lease
 	backlog    *store.Backlog
+	gone       bool // the server, before what was to be removed from it
 }
 
 // Reconcile is one look at one DeliveryStream.
@@ -101,7 +102,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, stream *v1alpha1.DeliveryStr
 	}
 	if p.Deleting() {
 		r.contests.forget(s.key)
-		return res, p.Teardown(ctx, r.removeWorker, r.releaseTenants, r.removeStream)
+		if err = p.Teardown(ctx, r.removeWorker, r.releaseTenants, r.removeStream); err == nil && s.gone {
+			p.Left(ctx, "Its CompassServer was deleted first, so what it has in NATS stays there")
+		}
+		return res, err
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
 		return res, err

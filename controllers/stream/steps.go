@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -207,6 +209,9 @@ func (r *Reconciler) ensureWorker(ctx context.Context, s *scope) error {
 	if err := r.mustHaveWork(ctx, s); err != nil {
 		return err
 	}
+	if err := r.mustHaveQueue(ctx, s); err != nil {
+		return err
+	}
 	server, err := naming.ServerChildrenOf(s.server.Name)
 	if err != nil {
 		return fault.Terminal(v1alpha1.ReasonInvalidSpec, err)
@@ -248,23 +253,37 @@ func (r *Reconciler) mustHaveWork(ctx context.Context, s *scope) error {
 	return refused
 }
 
-// ensureSecret makes what the worker enters Postgres and NATS with. The NATS user is made once.
+// mustHaveQueue refuses a first worker to a stream that is not to be. One that runs goes on: its queue was there once, and what
+// the stream asks for now is not its fault.
+func (r *Reconciler) mustHaveQueue(ctx context.Context, s *scope) error {
+	refused := r.admit(ctx, s)
+	if refused == nil {
+		return nil
+	}
+	switch err := s.kids.Client.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: s.names.Worker}, &appsv1.Deployment{}); {
+	case err == nil:
+		return nil
+	case !apierrors.IsNotFound(err):
+		return fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read the worker: %w", err))
+	}
+	return refused
+}
+
+// ensureSecret makes what the worker enters Postgres and NATS with. The NATS user stays who it is.
 func (r *Reconciler) ensureSecret(ctx context.Context, s *scope) (databases []byte, err error) {
-	kept, err := kube.Keep(ctx, s.kids, s.stream, s.workerSecret(), func(have map[string][]byte) (map[string][]byte, error) {
-		if len(have[backend.KeyCreds]) > 0 {
-			return nil, nil
-		}
-		creds, err := s.at.Keys.Compass.UserCreds(fabric.UserOf{Role: fabric.RoleWorker, ID: s.key.Name}, 0, r.Now())
-		return map[string][]byte{backend.KeyCreds: creds}, err
-	})
+	secret := s.workerSecret()
+	have, err := kube.Held(ctx, s.kids, secret)
+	if err != nil {
+		return nil, err
+	}
+	creds, err := s.at.Keys.Compass.KeepCreds(have[backend.KeyCreds], fabric.UserOf{Role: fabric.RoleWorker, ID: s.key.Name}, r.Now())
 	if err != nil {
 		return nil, err
 	}
 	if databases, err = s.workerDatabases(); err != nil {
 		return nil, err
 	}
-	secret := s.workerSecret()
-	secret.Data = map[string][]byte{backend.KeyCreds: kept[backend.KeyCreds], backend.KeyDatabases: databases}
+	secret.Data = map[string][]byte{backend.KeyCreds: creds, backend.KeyDatabases: databases}
 	maps.Copy(secret.Data, s.at.DatabaseCAs)
 	if len(s.at.NATSCA) > 0 {
 		secret.Data[keyNATSCA] = s.at.NATSCA

@@ -17,6 +17,7 @@ func (r *Reconciler) reach(ctx context.Context, s *scope) (gone bool, err error)
 	s.served = true
 	err = r.resolve(ctx, s)
 	if fault.ReasonOf(err) == v1alpha1.ReasonServerGone {
+		s.gone = true
 		return true, nil
 	}
 	return false, err

@@ -86,6 +86,7 @@ type scope struct {
 	inNATS  bool // what enters NATS is published
 	usage   *backend.Usage
 	home    *home // seen whole in this pass
+	gone    bool  // the server, before what was to be removed from it
 }
 
 // Server is where the tenant's server is.
@@ -111,7 +112,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, tenant *v1alpha1.CompassTena
 		return res, nil
 	}
 	if p.Deleting() {
-		return res, p.Teardown(ctx, r.removeFleet, r.removeAccount, r.removeSQL, r.removeRow, r.removeHome, r.removeKeys)
+		if err = p.Teardown(ctx, r.removeFleet, r.removeAccount, r.removeSQL, r.removeRow, r.removeHome, r.removeKeys); err == nil && s.gone {
+			p.Left(ctx, "Its CompassServer was deleted first, so what it has in Postgres and NATS stays there")
+		}
+		return res, err
 	}
 	if err = p.EnsureFinalizer(ctx); err != nil {
 		return res, err

@@ -21,6 +21,7 @@ func (r *Reconciler) reach(ctx context.Context, s *scope) (gone bool, err error)
 	}
 	server, err := backend.Find(ctx, s.kids.Live, Server(s.tenant), true)
 	if fault.ReasonOf(err) == v1alpha1.ReasonServerGone {
+		s.gone = true
 		return true, nil
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 )
 
@@ -42,6 +43,39 @@ func (k AccountKeys) UserSeed(u UserOf) (Seed, error) {
 		return Seed{}, fmt.Errorf("derive user key: %w", err)
 	}
 	return Seed{string(text)}, nil
+}
+
+// KeepCreds returns the credentials file that there is, if it is of that user as these keys make it, and else one that is:
+// where there is none, where somebody edited it, and where it is of an installation whose keys were lost.
+func (k AccountKeys) KeepCreds(have []byte, u UserOf, now time.Time) ([]byte, error) {
+	seed, err := k.UserSeed(u)
+	if err != nil {
+		return nil, err
+	}
+	if k.made(have, seed, u.Role) {
+		return have, nil
+	}
+	return k.UserCreds(u, 0, now)
+}
+
+// made reports whether a credentials file holds the seed and a JWT for it of these keys.
+func (k AccountKeys) made(creds []byte, seed Seed, role Role) bool {
+	text, err := jwt.ParseDecoratedJWT(creds)
+	if err != nil {
+		return false
+	}
+	user, err := jwt.DecodeUserClaims(text)
+	if err != nil {
+		return false
+	}
+	is, err := jwt.ParseDecoratedUserNKey(creds)
+	if err != nil {
+		return false
+	}
+	defer is.Wipe()
+	public, err := is.PublicKey()
+	return err == nil && public == seed.Public() && user.Subject == public && user.Issuer == k.Scoped[role].Public() &&
+		user.IssuerAccount == k.Identity.Public()
 }
 
 // UserCreds is the text of the credentials file of such a user. A ttl of 0 never expires.

@@ -176,6 +176,15 @@ func Read(ctx context.Context, c Children, key client.ObjectKey, keys ...string)
 	return secret.Data, nil
 }
 
+// Held returns the data of a Secret of ours as the cache has it, nil where it has none: for what can be made anew if that is old.
+func Held(ctx context.Context, c Children, want *corev1.Secret) (map[string][]byte, error) {
+	live := &corev1.Secret{}
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(want), live); client.IgnoreNotFound(err) != nil {
+		return nil, fault.Transient(v1alpha1.ReasonReconcileFailed, fmt.Errorf("read %s: %w", describe(c, want), err))
+	}
+	return live.Data, nil
+}
+
 // Find returns the data of a Secret of ours; nil where the cache has none, else what the API server has now.
 func Find(ctx context.Context, c Children, want *corev1.Secret) (map[string][]byte, error) {
 	live := &corev1.Secret{}
