@@ -1,6 +1,7 @@
 package freeport
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -14,11 +15,13 @@ const first, last = 15000, 32000
 // errNone says that nothing was free, which does not happen by chance.
 var errNone = errors.New("no free port of loopback was found")
 
+var listen net.ListenConfig
+
 // Find returns a port at which nobody listens now.
 func Find() (int, error) {
 	for range 1000 {
 		port := first + rand.N(last-first) //nolint:gosec // not a secret
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		l, err := listen.Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:forbidigo // it waits for nobody
 		if err != nil {
 			continue
 		}
