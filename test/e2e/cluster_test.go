@@ -128,7 +128,13 @@ func (c *cluster) settings(role fabric.Role, id string, pg, nats *proxy) (config
 
 func (c *cluster) server(name string) *server {
 	c.tb.Helper()
-	s := &server{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
+	return c.serverBehind(c.postgres(), newProxy(c.tb, c.address), name).opens(c.tenant.Token)
+}
+
+// serverBehind is one that may not get to what it needs.
+func (c *cluster) serverBehind(pg, nats *proxy, name string) *server {
+	c.tb.Helper()
+	s := &server{pg: pg, nats: nats}
 	file, dir := c.settings(fabric.RoleServer, "", s.pg, s.nats)
 	runners := c.broker.Keys().Runners
 	seed := string(runners.Scoped[fabric.RoleRunner].Text())
@@ -137,9 +143,15 @@ func (c *cluster) server(name string) *server {
 		"fleets": map[string]config.FleetIssuer{naming.SharedFleet: {Account: runners.Identity.Public(), Seed: seed}},
 	})
 	s.process = launch(c.tb, c.secrets, name, "server", "--config", putYAML(c.tb, dir, "config.yaml", file))
-	s.url = "http://" + s.listening("Connect API")
 	s.metrics = s.listening("metrics and health")
-	s.api = newAPI(s.url, c.tenant.Token)
+	return s
+}
+
+// opens waits until a Server takes requests.
+func (s *server) opens(token string) *server {
+	s.tb.Helper()
+	s.url = "http://" + s.listening("Connect API")
+	s.api = newAPI(s.url, token)
 	return s
 }
 
@@ -158,7 +170,13 @@ func (c *cluster) worker(name string) *worker {
 // workerOf is a worker of another stream than main.
 func (c *cluster) workerOf(stream, name string) *worker {
 	c.tb.Helper()
-	w := &worker{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
+	return c.workerBehind(c.postgres(), newProxy(c.tb, c.address), stream, name)
+}
+
+// workerBehind is one that may not get to what it needs.
+func (c *cluster) workerBehind(pg, nats *proxy, stream, name string) *worker {
+	c.tb.Helper()
+	w := &worker{pg: pg, nats: nats}
 	file, dir := c.settings(fabric.RoleWorker, stream, w.pg, w.nats)
 	file.Delivery = config.Delivery{Stream: stream, Holder: name, FloorTick: config.Duration(c.tick), Lease: config.Duration(c.lease)}
 	w.process = launchOf(c.tb, cmp.Or(c.programs.worker, program), c.secrets, name, "delivery", "--config", putYAML(c.tb, dir, "config.yaml", file))
