@@ -78,6 +78,13 @@ func (r *Runner) OnReconnect(fn func()) Unsubscribe { return once(r.link.recover
 // Connected reports whether the broker could be reached when last heard of.
 func (r *Runner) Connected() bool { return r.link.connected() }
 
+// Refused reports whether the broker, when last heard of, refused this Runner's user: then other credentials help, and
+// waiting does not.
+func (r *Runner) Refused() bool {
+	nc, _, _, err := r.link.current()
+	return err == nil && !nc.IsConnected() && errors.Is(interpret(nc.LastError()), ErrUnauthorized)
+}
+
 // Close ends the subscriptions, waits for a callback that runs, and disconnects.
 func (r *Runner) Close() {
 	r.mu.Lock()

@@ -36,6 +36,8 @@ type cluster struct {
 	broker  *embedded.Server
 	tick    time.Duration // the worker's floor tick; default: that of the product
 	lease   time.Duration // the stream's lease; default: that of the product
+	// platform is the token of the platform's admin, once somebody needed it.
+	platform string
 	// programs are builds for those that start from now on; default: the program under test.
 	programs struct{ worker, runner string }
 }
@@ -97,6 +99,7 @@ type server struct {
 	url, metrics string
 	pg, nats     *proxy
 	api          *api
+	dir          string // of its files
 }
 
 // behind is a database as one reaches it through a proxy.
@@ -136,15 +139,22 @@ func (c *cluster) serverBehind(pg, nats *proxy, name string) *server {
 	c.tb.Helper()
 	s := &server{pg: pg, nats: nats}
 	file, dir := c.settings(fabric.RoleServer, "", s.pg, s.nats)
-	runners := c.broker.Keys().Runners
-	seed := string(runners.Scoped[fabric.RoleRunner].Text())
-	c.secrets.add("the issuer's seed", seed)
-	file.Fabric.IssuerFile = putYAML(c.tb, dir, "issuers.yaml", map[string]any{
-		"fleets": map[string]config.FleetIssuer{naming.SharedFleet: {Account: runners.Identity.Public(), Seed: seed}},
-	})
+	s.dir = dir
+	file.Fabric.IssuerFile = c.issuers(dir)
 	s.process = launch(c.tb, c.secrets, name, "server", "--config", putYAML(c.tb, dir, "config.yaml", file))
 	s.metrics = s.listening("metrics and health")
 	return s
+}
+
+// issuers writes the file with which Servers let Runners into the broker.
+func (c *cluster) issuers(dir string) (path string) {
+	c.tb.Helper()
+	runners := c.broker.Keys().Runners
+	seed := string(runners.Scoped[fabric.RoleRunner].Text())
+	c.secrets.add("the issuer's seed", seed)
+	return putYAML(c.tb, dir, "issuers.yaml", map[string]any{
+		"fleets": map[string]config.FleetIssuer{naming.SharedFleet: {Account: runners.Identity.Public(), Seed: seed}},
+	})
 }
 
 // opens waits until a Server takes requests.
@@ -200,12 +210,20 @@ func (w *worker) serves() *worker {
 // box enrols a Runner, with the agent record, at a Server.
 func (c *cluster) box(s *server) *box {
 	c.tb.Helper()
-	platform := newAPI(s.url, c.world.Platform(c.tb).Token)
-	token := call(c.tb, platform.admin.IssueRunnerToken, &compassv1.IssueRunnerTokenRequest{}).GetToken()
-	c.secrets.add("the enrolment token", token)
 	return startBox(c.tb, c.secrets, place{
-		dir: c.tb.TempDir(), token: token, server: s.url, nats: "nats://" + c.address, program: c.programs.runner,
+		dir: c.tb.TempDir(), token: c.enrolment(s), server: s.url, nats: "nats://" + c.address, program: c.programs.runner,
 	})
+}
+
+// enrolment is a new token for a Runner.
+func (c *cluster) enrolment(s *server) (token string) {
+	c.tb.Helper()
+	if c.platform == "" {
+		c.platform = c.world.Platform(c.tb).Token
+	}
+	token = call(c.tb, newAPI(s.url, c.platform).admin.IssueRunnerToken, &compassv1.IssueRunnerTokenRequest{}).GetToken()
+	c.secrets.add("an enrolment token", token)
+	return token
 }
 
 // lease is the row of the stream's writer.
