@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// sayEvery is the longest silence while something is waited for.
-	sayEvery = 8 * time.Second
-	// lookTime bounds a look at the figures of the processes: one of them may be gone.
-	lookTime = 5 * time.Second
+	// sayEvery and the look at the figures before it are the longest silence while something is waited for: 8 s at most.
+	sayEvery = 5 * time.Second
+	// lookTime bounds a look at the figures of the processes: one of them may be gone, or stand still.
+	lookTime = 2 * time.Second
 )
 
 // ahead is where a message is that has taken a hop and not the next one: what it waits for, and whose logs say why.
@@ -67,52 +67,66 @@ func (w watch) aloud(ctx context.Context, at string, wait func() error) error {
 	if err == nil {
 		return nil
 	}
-	hop, other := w.last(ctx, at), ""
+	hop, silent := w.last(ctx, at)
+	other := ""
 	if ahead[hop].at != workerDeployment { // a worker that is away is behind most of it
 		other = fmt.Sprintf("\n  %s logs --tail=20 deployment/%s", w.kubectl, workerDeployment)
 	}
 	return fmt.Errorf("%s, for %v: %w\nlook at:\n  %[4]s get pods\n  %[4]s logs --tail=20 deployment/%[5]s%[6]s",
-		where(hop), time.Since(began).Round(time.Second), err, w.kubectl, ahead[hop].at, other)
+		where(hop, silent), time.Since(began).Round(time.Second), err, w.kubectl, ahead[hop].at, other)
 }
 
-// where says what a message waits for that came as far as this, and its last hop.
-func where(hop string) string {
+// where says what a message waits for that came as far as this, its last hop, and who does not show figures.
+func where(hop string, silent int) string {
 	text := "waiting until " + ahead[hop].waits
 	for _, o := range order {
 		if o.hop == hop {
 			text += " (last seen: " + o.says + ")"
 		}
 	}
+	if silent > 0 {
+		text += fmt.Sprintf(" (%d of the processes show no figures: away, or standing still)", silent)
+	}
 	return text
 }
 
-// last is the last hop that a process has counted since the post; at where none has, or it cannot be asked.
-func (w watch) last(ctx context.Context, at string) string {
+// last is the last hop that a process has counted since the post, at where none has, and how many processes did not tell.
+func (w watch) last(ctx context.Context, at string) (hop string, silent int) {
 	if at == sessionRunner {
-		return at
+		return at, 0
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime) // the time that is over is the message's
 	defer cancel()
-	now := w.metrics.readable(ctx)
+	now, silent := w.metrics.readable(ctx)
 	for _, o := range order {
 		if now[o.hop].count > w.before[o.hop].count {
 			at = o.hop
 		}
 	}
-	return at
+	return at, silent
 }
 
-// readable are the hops of those processes that answer.
-func (c commands) readable(ctx context.Context) map[string]gained {
-	out := map[string]gained{}
+// readable are the hops of those processes that answer, asked all at once, and how many do not.
+func (c commands) readable(ctx context.Context) (out map[string]gained, silent int) {
+	out = map[string]gained{}
+	answers := make(chan map[string]gained)
 	for _, one := range c {
-		hops, err := commands{one}.hops(ctx)
-		if err != nil {
-			continue
+		go func() {
+			hops, err := commands{one}.hops(ctx)
+			if err != nil {
+				hops = nil
+			}
+			answers <- hops
+		}()
+	}
+	for range c {
+		hops := <-answers
+		if hops == nil {
+			silent++
 		}
 		for hop, g := range hops {
 			out[hop] = gained{out[hop].count + g.count, out[hop].seconds + g.seconds}
 		}
 	}
-	return out
+	return out, silent
 }
