@@ -136,10 +136,11 @@ func (e *enrolled) keepCA(pem string) error {
 	return err
 }
 
-// refresh asks for new credentials at half of their life, and at once where NATS refuses those at hand, whatever the reason:
-// the keys of NATS are others, or the user was revoked. It asks again, ever more rarely, while that does not help. Where this
-// Runner has become another one it returns errAnother, and the process is to begin anew.
-func (e *enrolled) refresh(ctx context.Context, refused func() bool) error {
+// refresh asks for new credentials at half of their life, and at once where those at hand do not serve, whatever the reason:
+// NATS refuses the user, or the commands that come are signed with keys that enrolment did not tell. It asks again, ever more
+// rarely, while that does not help. Where this Runner has become another one it returns errAnother, and the process is to
+// begin anew.
+func (e *enrolled) refresh(ctx context.Context, refused, mistrusted func() bool) error {
 	look := time.NewTicker(refusedLook)
 	defer look.Stop()
 	due, next, pause := e.now().Add(runnerCredentialTTL/2), time.Time{}, refusedLook
@@ -149,11 +150,15 @@ func (e *enrolled) refresh(ctx context.Context, refused func() bool) error {
 		case <-ctx.Done():
 			return nil
 		}
-		now, no := e.now(), refused()
-		if !no {
+		now := e.now()
+		if now.Before(next) {
+			continue
+		}
+		no, odd := refused(), mistrusted()
+		if !no && !odd && now.Sub(next) > refusedPause { // all is well
 			pause = refusedLook
 		}
-		if now.Before(due) && (!no || now.Before(next)) {
+		if !no && !odd && now.Before(due) {
 			continue
 		}
 		err := e.askAgain(ctx)
@@ -166,6 +171,8 @@ func (e *enrolled) refresh(ctx context.Context, refused func() bool) error {
 			e.log.WarnContext(ctx, "Credentials were not renewed; trying again", "refused", no, "error", err)
 		case no:
 			e.log.WarnContext(ctx, "NATS refused this Runner's user; enrolled again", "runner", e.id)
+		case odd:
+			e.log.WarnContext(ctx, "Commands came with signatures of unknown keys; enrolled again", "runner", e.id)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Age
 		return nil, fmt.Errorf("reach NATS%s: %w", checkNATS(fc.URLs, "--nats-url or, without it, the Server's server.runnerURLs"), err)
 	}
 	p.onClose(func(context.Context) error { conn.Close(); return nil })
-	p.spawn(ctx, "credentials", func(ctx context.Context) error { return e.refresh(ctx, conn.Refused) })
+	p.spawn(ctx, "credentials", func(ctx context.Context) error { return e.refresh(ctx, conn.Refused, conn.Mistrusted) })
 	r, err := runner.New(runner.Options{ID: e.id, Server: e.client(), Link: conn, Agent: agent, Log: p.log})
 	if err != nil {
 		return nil, err

@@ -59,6 +59,23 @@ func TestRefusedRunnerBeginsAsAnother(t *testing.T) {
 	b.again()
 }
 
+// Only the keys that sign commands are others, under the name that they had: the Runner drops what comes, learns the new ones,
+// and is delivered to.
+func TestRunnerLearnsNewCommandKeys(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	s := c.server("server")
+	b := c.box(s)
+	s.kill()
+	c.commandKey = "YW5vdGhlciBzZWVkIHdpdGggaXRzIDMyIGJ5dGVzLi4="
+	s = c.server("next server")
+	b.web.open(host(t, s.url))
+	c.worker("worker").serves()
+	channel := s.api.channel(t, "general")
+	s.api.start(t, s.api.agent(t, "witness", channel))
+	b.record.await(s.api.post(t, channel, "signed with another key").GetId(), 1)
+}
+
 // anew replaces the broker by one with other keys, at the same address.
 func (c *cluster) anew() {
 	c.tb.Helper()

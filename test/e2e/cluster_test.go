@@ -26,16 +26,17 @@ const stream = "main"
 // cluster is what an operator would have made: a database with a tenant, a broker with the stream, and the files that let
 // processes in. Each process has a proxy of its own to the broker.
 type cluster struct {
-	tb      testing.TB
-	world   *worldtest.World
-	tenant  *worldtest.Tenant
-	secrets *secrets
-	truth   *truth
-	dir     string // of the broker
-	address string // of the broker
-	broker  *embedded.Server
-	tick    time.Duration // the worker's floor tick; default: that of the product
-	lease   time.Duration // the stream's lease; default: that of the product
+	tb         testing.TB
+	world      *worldtest.World
+	tenant     *worldtest.Tenant
+	secrets    *secrets
+	truth      *truth
+	dir        string // of the broker
+	address    string // of the broker
+	broker     *embedded.Server
+	tick       time.Duration // the worker's floor tick; default: that of the product
+	lease      time.Duration // the stream's lease; default: that of the product
+	commandKey string        // seed of the key that signs commands of those that start from now on; default: that of settings
 	// platform is the token of the platform's admin, once somebody needed it.
 	platform string
 	// programs are builds for those that start from now on; default: the program under test.
@@ -126,6 +127,12 @@ func (c *cluster) settings(role fabric.Role, id string, pg, nats *proxy) (config
 	dir := c.tb.TempDir()
 	s := settings(c.tb, c.secrets, behind(c.tb, c.world.Database, pg), "nats://"+nats.address())
 	s.Fabric.CredsFile = c.credentials(dir, role, id)
+	if c.commandKey != "" {
+		c.secrets.add("another command key", c.commandKey)
+		s.Fabric.CommandKeysFile = putYAML(c.tb, dir, "command-keys.yaml", map[string]any{
+			"keys": []map[string]string{{"id": "k1", "seed": c.commandKey}},
+		})
+	}
 	return s, dir
 }
 
