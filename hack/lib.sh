@@ -15,7 +15,7 @@ die() { say "error: $*"; exit 1; }
 slow() {
   local label=$1 began=$SECONDS status=0; shift
   say "$label …"
-  ( while sleep 8 && kill -0 $$ 2>/dev/null; do say "$label … still at it after $((SECONDS - began)) s"; done ) 9>&- &
+  ( while sleep 8 && kill -0 $$ 2>/dev/null; do say "$label … still at it after $((SECONDS - began)) s"; done ) >/dev/null 9>&- &
   local ticker=$!
   "$@" || status=$?
   kill "$ticker" 2>/dev/null || true

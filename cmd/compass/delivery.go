@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,13 +37,7 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.close(err)) }()
 
-	var ready atomic.Bool
-	if err := p.serveHealth(ctx, told.Telemetry.Listen, alive, func(context.Context) error {
-		if !ready.Load() {
-			return errors.New("waiting for the lease, or sweeping what is owed")
-		}
-		return nil
-	}); err != nil {
+	if err := p.serveHealth(ctx, told.Telemetry.Listen, alive, p.ready); err != nil {
 		return err
 	}
 	st, err := p.openStore(ctx, told.Store, told.Databases, true)
@@ -74,7 +67,7 @@ func runDelivery(ctx context.Context, path string, log io.Writer) (err error) {
 	if err := p.deliver(ctx, workerParts{config: told.Delivery, store: st, fabric: fab, keys: told.CommandKeys, wake: wake}, leases); err != nil {
 		return err
 	}
-	ready.Store(true)
+	p.begun(alive)
 	return p.wait(ctx)
 }
 
@@ -111,6 +104,7 @@ func (p *process) acquire(ctx context.Context, c config.Delivery, st *store.Stor
 	if err != nil {
 		return nil, err
 	}
+	p.waitFor("the lease of stream " + c.Stream)
 	if err := leases.Acquire(ctx); err != nil {
 		return nil, err
 	}

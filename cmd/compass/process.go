@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,10 @@ type process struct {
 	// limits of tenants, as they were last read.
 	limits store.KnownLimits
 
+	bootWait time.Duration                   // how long what is away is waited for at boot
+	waits    atomic.Pointer[string]          // what the boot waits for
+	check    atomic.Pointer[telemetry.Check] // of readiness, once the boot is over
+
 	end     context.CancelFunc // of every loop
 	closers []func(context.Context) error
 	loops   sync.WaitGroup
@@ -52,7 +57,7 @@ func newProcess(ctx context.Context, service string, c config.Config, log io.Wri
 		return nil, nil, err
 	}
 	ctx, end := context.WithCancel(ctx)
-	p := &process{tel: tel, log: tel.Log, end: end, failed: make(chan error, 1)}
+	p := &process{tel: tel, log: tel.Log, end: end, failed: make(chan error, 1), bootWait: time.Duration(c.Fabric.BootWait)}
 	p.onClose(tel.Close)
 	return ctx, p, nil
 }
@@ -111,7 +116,7 @@ func (p *process) close(cause error) error {
 	}
 }
 
-// openStore opens the databases that a file names.
+// openStore opens the databases that a file names, and waits for them.
 func (p *process) openStore(ctx context.Context, c config.Store, databases []config.Database, fenced bool) (*store.Store, error) {
 	open := store.Config{
 		Bootstrap: c.Bootstrap, Fenced: fenced, MaxConns: int32(c.MaxConnections), //nolint:gosec // validated
@@ -120,7 +125,12 @@ func (p *process) openStore(ctx context.Context, c config.Store, databases []con
 	for _, d := range databases {
 		open.Databases = append(open.Databases, store.Database{ID: d.ID, App: d.App, System: d.System, Provision: d.Provision, Direct: d.Direct})
 	}
-	st, err := store.Open(ctx, open)
+	p.waitFor("Postgres")
+	var st *store.Store
+	err := p.patiently(ctx, func() (err error) {
+		st, err = store.Open(ctx, open)
+		return err
+	})
 	if err != nil {
 		if c.DatabasesFile != "" && errors.Is(err, store.ErrUnavailable) {
 			err = fmt.Errorf("reach Postgres; check that it runs and what %s (store.databasesFile) says: %w", c.DatabasesFile, err)
@@ -146,12 +156,13 @@ func (p *process) fabricConfig(name, inbox string, c config.Fabric, keys []confi
 
 // openFabric connects to NATS. There is no boot without it (REQ-062).
 func (p *process) openFabric(ctx context.Context, c fabric.Config) (*fabric.Fabric, error) {
+	p.waitFor("NATS")
 	fab, err := fabric.Open(ctx, c)
 	if errors.Is(err, fabric.ErrConfig) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reach NATS%s: %w", checkNATS(c.URLs, "fabric.urls and fabric.credsFile"), err)
+		return nil, fmt.Errorf("reach NATS within %v%s: %w", p.bootWait, checkNATS(c.URLs, "fabric.urls and fabric.credsFile"), err)
 	}
 	p.onClose(fab.Close)
 	return fab, nil

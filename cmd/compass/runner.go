@@ -2,35 +2,22 @@ package main
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
-	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
-	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
-	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
 	"github.com/rigelbuild/compass-operator/internal/config"
 	"github.com/rigelbuild/compass-operator/internal/fabric"
-	"github.com/rigelbuild/compass-operator/internal/naming"
 	"github.com/rigelbuild/compass-operator/internal/runner"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
-
-// enrolRetry is the pause between attempts to enrol: Servers may not be up yet.
-const enrolRetry = time.Second
 
 type runnerOptions struct {
 	server    string // URL of the Connect API
@@ -95,21 +82,15 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	var running atomic.Pointer[runner.Runner]
-	if err := p.serveHealth(ctx, o.listen, alive, func(ctx context.Context) error {
-		if r := running.Load(); r != nil {
-			return r.Ready(ctx)
-		}
-		return errors.New("not enrolled yet")
-	}); err != nil {
+	if err := p.serveHealth(ctx, o.listen, alive, p.ready); err != nil {
 		return err
 	}
-	e := &enrolled{server: o.server, http: client, token: token, key: key, log: p.log, now: time.Now}
+	e := &enrolled{server: o.server, http: client, token: token, tokenFile: o.tokenFile, key: key, log: p.log, now: time.Now}
 	agent, err := p.agent(o.agent, o.record)
 	if err != nil {
 		return err
 	}
-	r, err := p.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) {
+	ready, err := p.startRunner(ctx, e, agent, func(c *fabric.RunnerConfig) {
 		if len(o.natsURLs) > 0 {
 			c.URLs = o.natsURLs
 		}
@@ -117,7 +98,7 @@ func runRunner(ctx context.Context, o runnerOptions, log io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	running.Store(r)
+	p.begun(ready)
 	return p.wait(ctx)
 }
 
@@ -133,26 +114,33 @@ func (p *process) agent(name, record string) (runner.Agent, error) {
 	return agents[name], nil
 }
 
-// startRunner enrols, connects and runs the Runner until the context ends.
-func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Agent, adjust func(*fabric.RunnerConfig)) (*runner.Runner, error) {
+// startRunner enrols, connects and runs the Runner until the context ends. It returns the check of its readiness.
+func (p *process) startRunner(ctx context.Context, e *enrolled, agent runner.Agent, adjust func(*fabric.RunnerConfig)) (telemetry.Check, error) {
+	p.waitFor("a Server to enrol at: " + e.server)
 	if err := e.enrol(ctx); err != nil {
 		return nil, err
 	}
-	p.spawn(ctx, "credentials", e.refresh)
 	fc := fabric.RunnerConfig{ID: e.id, URLs: e.urls, CAFile: e.caFile,
 		Credentials: fabric.Credentials{JWT: e.jwt, Sign: e.key.Sign}, Commands: e.commands, Logger: p.log, Meter: p.tel.Meters}
 	adjust(&fc)
+	p.waitFor("NATS")
 	conn, err := fabric.OpenRunner(ctx, fc)
 	if err != nil {
 		return nil, fmt.Errorf("reach NATS%s: %w", checkNATS(fc.URLs, "--nats-url or, without it, the Server's server.runnerURLs"), err)
 	}
 	p.onClose(func(context.Context) error { conn.Close(); return nil })
+	p.spawn(ctx, "credentials", func(ctx context.Context) error { return e.refresh(ctx, conn.Refused, conn.Mistrusted) })
 	r, err := runner.New(runner.Options{ID: e.id, Server: e.client(), Link: conn, Agent: agent, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
 	p.spawn(ctx, "runner", r.Run)
-	return r, nil
+	return func(ctx context.Context) error {
+		if conn.Refused() {
+			return errors.New("NATS refuses this Runner's user; it enrols again until NATS knows it")
+		}
+		return r.Ready(ctx)
+	}, nil
 }
 
 // runnerKey reads this Runner's key, or makes it and keeps it before anybody hears of it.
@@ -166,133 +154,4 @@ func runnerKey(path string) (fabric.Seed, error) {
 		return fabric.Seed{}, fmt.Errorf("keep the Runner's key: %w", err)
 	}
 	return fabric.ParseSeed(text)
-}
-
-// enrolled is who this Runner is: its own key, bound to a one-time token. Enrolling again with the same key is how it gets
-// fresh credentials.
-type enrolled struct {
-	server string
-	http   *http.Client
-	token  string
-	key    fabric.Seed
-	log    *slog.Logger
-	now    func() time.Time
-
-	// What the first answer said.
-	id       string
-	urls     []string
-	caFile   string
-	commands *fabric.CommandKeys
-
-	mu   sync.Mutex
-	user string // renewed
-}
-
-func (e *enrolled) jwt() (string, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.user, nil
-}
-
-// enrol asks until a Server answers. A refusal is final: the token is unknown, or somebody else has used it.
-func (e *enrolled) enrol(ctx context.Context) error {
-	for {
-		err := e.ask(ctx)
-		switch connect.CodeOf(err) { //nolint:exhaustive // every other code is worth another try
-		case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeInvalidArgument:
-			if err != nil {
-				return fmt.Errorf("enrol: %w", err)
-			}
-		}
-		if err == nil {
-			return nil
-		}
-		e.log.WarnContext(ctx, "Enrolment was not answered", "server", e.server, "error", err)
-		select {
-		case <-time.After(enrolRetry):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (e *enrolled) ask(ctx context.Context) error {
-	nonce := make([]byte, 32)
-	_, _ = rand.Read(nonce)
-	signature, err := e.key.Sign(naming.EnrolmentProof(nonce, e.token))
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	answer, err := compassv1connect.NewRunnerServiceClient(e.http, e.server).Enroll(ctx, connect.NewRequest(&compassv1.EnrollRequest{
-		Token: e.token, PublicKey: e.key.Public(), Nonce: nonce, Signature: signature,
-	}))
-	if err != nil {
-		return err
-	}
-	keys := map[string]ed25519.PublicKey{}
-	for id, key := range answer.Msg.GetCommandKeys() {
-		keys[id] = key
-	}
-	if e.commands == nil {
-		e.commands = fabric.NewCommandKeys(keys)
-	}
-	e.commands.Set(keys)
-	if e.id == "" { // only the first answer says who this is; what reads it needs no lock then
-		e.id, e.urls = answer.Msg.GetRunnerId(), answer.Msg.GetNatsUrls()
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.user = answer.Msg.GetNatsJwt()
-	return e.keepCA(answer.Msg.GetNatsCa())
-}
-
-// keepCA writes the certificate authority of NATS to a file, which is how the fabric takes it.
-func (e *enrolled) keepCA(pem string) error {
-	if pem == "" || e.caFile != "" {
-		return nil
-	}
-	file, err := os.CreateTemp("", "compass-nats-ca-*.pem")
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	e.caFile = file.Name()
-	_, err = file.WriteString(pem)
-	return err
-}
-
-// refresh asks for new credentials at half of their life, and more often while nobody answers.
-func (e *enrolled) refresh(ctx context.Context) error {
-	wait := runnerCredentialTTL / 2
-	for {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil
-		}
-		wait = runnerCredentialTTL / 2
-		if err := e.ask(ctx); err != nil {
-			e.log.WarnContext(ctx, "Credentials were not renewed; trying again", "error", err)
-			wait = time.Minute
-		}
-	}
-}
-
-// client proves with each call who this Runner is.
-func (e *enrolled) client() compassv1connect.RunnerServiceClient {
-	return compassv1connect.NewRunnerServiceClient(e.http, e.server, connect.WithInterceptors(connect.UnaryInterceptorFunc(
-		func(next connect.UnaryFunc) connect.UnaryFunc {
-			return func(ctx context.Context, q connect.AnyRequest) (connect.AnyResponse, error) {
-				proof := naming.RunnerProof{Runner: e.id, Unix: e.now().Unix()}
-				signature, err := e.key.Sign(proof.Message(q.Spec().Procedure))
-				if err != nil {
-					return nil, err
-				}
-				proof.Signature = signature
-				q.Header().Set("Authorization", proof.Header())
-				return next(ctx, q)
-			}
-		})))
 }

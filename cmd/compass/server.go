@@ -42,6 +42,9 @@ func runServer(ctx context.Context, path string, log io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.close(err)) }()
 
+	if err := p.serveHealth(ctx, told.Telemetry.Listen, alive, p.ready); err != nil {
+		return err
+	}
 	st, err := p.openStore(ctx, told.Store, told.Databases, false)
 	if err != nil {
 		return err
@@ -61,12 +64,10 @@ func runServer(ctx context.Context, path string, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := p.serveHealth(ctx, told.Telemetry.Listen, alive, s.ready); err != nil {
-		return err
-	}
 	if _, err := p.serveEdge(ctx, told.Server, s.edge.Handler()); err != nil {
 		return err
 	}
+	p.begun(s.ready)
 	return p.wait(ctx)
 }
 

@@ -29,6 +29,7 @@ import (
 
 	compassv1 "github.com/rigelbuild/compass-operator/api/proto/compass/v1"
 	"github.com/rigelbuild/compass-operator/api/proto/compass/v1/compassv1connect"
+	"github.com/rigelbuild/compass-operator/internal/telemetry"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "follow:", err)
@@ -47,7 +48,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f := flag.NewFlagSet("follow", flag.ContinueOnError)
 	secret := f.String("secret", "", "folder with url, token and ca.crt")
 	address := f.String("address", "", "host:port to connect to instead of the URL's")
@@ -55,6 +56,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	before := f.String("before-post", "", "shell command to run right before the post: a fault begins")
 	after := f.String("after-post", "", "shell command to run right after it was answered: a fault goes on or ends")
 	timeout := f.Duration("timeout", 2*time.Minute, "how long to wait for everything")
+	kubectl := f.String("kubectl", "kubectl -n compass", "how to call kubectl for the namespace, for what is said of a delivery that does not work")
 	var metrics commands
 	f.Var(&metrics, "metrics", "command that prints /metrics of a process; may be repeated")
 	if err := f.Parse(args); err != nil {
@@ -66,15 +68,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	scene, err := a.prepare(ctx)
+	w := watch{out: progress, every: sayEvery, metrics: metrics, kubectl: *kubectl}
+	scene, err := a.prepare(ctx, w)
 	if err != nil {
 		return err
 	}
-	earlier, err := metrics.hops(ctx)
-	if err != nil {
+	if w.before, err = metrics.hops(ctx); err != nil {
 		return err
 	}
-	told, err := a.post(ctx, scene, *text, fault{*before, *after})
+	told, err := a.post(ctx, scene, *text, w, fault{*before, *after})
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	told.print(out)
 	if *before+*after == "" { // a process that was killed has forgotten what it measured
-		printHops(out, earlier, later)
+		printHops(out, w.before, later)
 	}
 	return nil
 }
@@ -168,7 +170,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 type scene struct{ tenant, agent, channel string }
 
 // prepare makes what is missing: an agent, a channel with it, a session on some Runner. Safe to run again.
-func (a *api) prepare(ctx context.Context) (scene, error) {
+func (a *api) prepare(ctx context.Context, w watch) (scene, error) {
 	me, err := a.accounts.WhoAmI(ctx, connect.NewRequest(&compassv1.WhoAmIRequest{}))
 	if err != nil {
 		return scene{}, fmt.Errorf("who am I: %w", err)
@@ -183,7 +185,7 @@ func (a *api) prepare(ctx context.Context) (scene, error) {
 	if _, err = a.channels.AddMember(ctx, connect.NewRequest(&compassv1.AddMemberRequest{ChannelId: s.channel, AccountId: s.agent})); err != nil {
 		return s, fmt.Errorf("let the agent in: %w", err)
 	}
-	return s, a.ensureSession(ctx, s.agent)
+	return s, w.aloud(ctx, sessionRunner, func() error { return a.ensureSession(ctx, s.agent) })
 }
 
 func (a *api) ensureAgent(ctx context.Context) (string, error) {
@@ -287,42 +289,47 @@ type story struct {
 }
 
 // post says something and waits until nothing is owed any more and the agent has answered.
-func (a *api) post(ctx context.Context, s scene, text string, f fault) (story, error) {
+func (a *api) post(ctx context.Context, s scene, text string, w watch, f fault) (story, error) {
+	told := story{scene: s}
 	if err := shell(ctx, f.before); err != nil {
-		return story{}, err
+		return told, err
 	}
 	began := time.Now()
-	made, err := a.comms.PostMessage(ctx, connect.NewRequest(&compassv1.PostMessageRequest{
-		ChannelId: s.channel, ClientId: fmt.Sprintf("follow-%d", began.UnixNano()),
-		Blocks: []*compassv1.Block{{Content: &compassv1.Block_Text{Text: text}}},
-	}))
+	err := w.aloud(ctx, "", func() error {
+		made, err := a.comms.PostMessage(ctx, connect.NewRequest(&compassv1.PostMessageRequest{
+			ChannelId: s.channel, ClientId: fmt.Sprintf("follow-%d", began.UnixNano()),
+			Blocks: []*compassv1.Block{{Content: &compassv1.Block_Text{Text: text}}},
+		}))
+		if err == nil {
+			told.said, told.posted = made.Msg.GetMessage(), time.Since(began)
+		}
+		return err
+	})
 	if err != nil {
-		return story{}, fmt.Errorf("post: %w", err)
+		return told, err
 	}
-	told := story{scene: s, said: made.Msg.GetMessage(), posted: time.Since(began)}
 	if err := shell(ctx, f.after); err != nil {
 		return told, err
 	}
-	err = until(ctx, func() (bool, error) {
-		owed, err := a.admin.ListOwed(ctx, connect.NewRequest(&compassv1.ListOwedRequest{}))
-		if err != nil {
-			return false, err
-		}
-		return len(owed.Msg.GetOwed()) == 0, nil
+	err = w.aloud(ctx, telemetry.HopCommit, func() error {
+		return until(ctx, func() (bool, error) {
+			owed, err := a.admin.ListOwed(ctx, connect.NewRequest(&compassv1.ListOwedRequest{}))
+			return err == nil && len(owed.Msg.GetOwed()) == 0, err
+		})
 	})
 	if err != nil {
-		return told, fmt.Errorf("wait for the cursor to move: %w", err)
+		return told, err
 	}
 	told.acked = time.Since(began)
-	err = until(ctx, func() (bool, error) {
-		told.answered, err = a.answer(ctx, s, told.said.GetRev())
-		return told.answered != nil, err
+	err = w.aloud(ctx, telemetry.HopAck, func() error {
+		return until(ctx, func() (bool, error) {
+			var err error
+			told.answered, err = a.answer(ctx, s, told.said.GetRev())
+			return told.answered != nil, err
+		})
 	})
 	told.by = time.Since(began)
-	if err != nil {
-		return told, fmt.Errorf("wait for the answer: %w", err)
-	}
-	return told, nil
+	return told, err
 }
 
 func (a *api) answer(ctx context.Context, s scene, after int64) (*compassv1.Message, error) {
@@ -383,7 +390,9 @@ func (c *commands) Set(value string) error { *c = append(*c, value); return nil 
 func (c commands) output(ctx context.Context) ([]byte, error) {
 	var all []byte
 	for _, command := range c {
-		out, err := exec.CommandContext(ctx, "sh", "-c", command).Output()
+		look := exec.CommandContext(ctx, "sh", "-c", command)
+		look.WaitDelay = time.Second // what the shell started may hold its output
+		out, err := look.Output()
 		if err != nil {
 			return nil, fmt.Errorf("read metrics with %q: %w", command, err)
 		}

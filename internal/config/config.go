@@ -57,7 +57,7 @@ type Fabric struct {
 	CommandKeysFile string `json:"commandKeysFile,omitempty"`
 	// IssuerFile holds the scoped signing seeds with which a Server signs user JWTs for Runners; Servers only.
 	IssuerFile string `json:"issuerFile,omitempty"`
-	// BootWait bounds how long an unreachable NATS is waited for at boot. Default: 2m.
+	// BootWait bounds how long an unreachable Postgres, and then an unreachable NATS, is waited for at boot. Default: 2m.
 	BootWait Duration `json:"bootWait,omitempty"`
 }
 

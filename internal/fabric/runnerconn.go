@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,6 +38,8 @@ type Runner struct {
 	id   string
 	keys *CommandKeys
 	link *link
+
+	strange atomic.Bool // a command came with a signature that no known key made
 
 	mu   sync.Mutex
 	ends []func()
@@ -78,6 +81,17 @@ func (r *Runner) OnReconnect(fn func()) Unsubscribe { return once(r.link.recover
 // Connected reports whether the broker could be reached when last heard of.
 func (r *Runner) Connected() bool { return r.link.connected() }
 
+// Refused reports whether the broker, when last heard of, refused this Runner's user: then other credentials help, and
+// waiting does not.
+func (r *Runner) Refused() bool {
+	nc, _, _, err := r.link.current()
+	return err == nil && !nc.IsConnected() && errors.Is(interpret(nc.LastError()), ErrUnauthorized)
+}
+
+// Mistrusted reports, once, that a command was dropped because no key that this Runner knows has signed it: somebody is up to
+// something, or the keys of the installation are others now.
+func (r *Runner) Mistrusted() bool { return r.strange.Swap(false) }
+
 // Close ends the subscriptions, waits for a callback that runs, and disconnects.
 func (r *Runner) Close() {
 	r.mu.Lock()
@@ -103,6 +117,7 @@ func (r *Runner) Commands(
 		command, signed, err := r.open(msg)
 		if err != nil {
 			r.link.metrics.reject("command")
+			r.strange.Store(true)
 			r.link.log.Warn("Command dropped", "error", err)
 			return
 		}

@@ -80,6 +80,9 @@ func (p *pool) attempt(ctx context.Context, a *attempt) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	err := p.look(ctx)
+	if err != nil && ctx.Err() != nil { // our own bound, nobody's wish to end
+		err = fmt.Errorf("%w: no answer within %v: %w", ErrUnavailable, lookTimeout, err)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil && p.closed {

@@ -26,16 +26,19 @@ const stream = "main"
 // cluster is what an operator would have made: a database with a tenant, a broker with the stream, and the files that let
 // processes in. Each process has a proxy of its own to the broker.
 type cluster struct {
-	tb      testing.TB
-	world   *worldtest.World
-	tenant  *worldtest.Tenant
-	secrets *secrets
-	truth   *truth
-	dir     string // of the broker
-	address string // of the broker
-	broker  *embedded.Server
-	tick    time.Duration // the worker's floor tick; default: that of the product
-	lease   time.Duration // the stream's lease; default: that of the product
+	tb         testing.TB
+	world      *worldtest.World
+	tenant     *worldtest.Tenant
+	secrets    *secrets
+	truth      *truth
+	dir        string // of the broker
+	address    string // of the broker
+	broker     *embedded.Server
+	tick       time.Duration // the worker's floor tick; default: that of the product
+	lease      time.Duration // the stream's lease; default: that of the product
+	commandKey string        // seed of the key that signs commands of those that start from now on; default: that of settings
+	// platform is the token of the platform's admin, once somebody needed it.
+	platform string
 	// programs are builds for those that start from now on; default: the program under test.
 	programs struct{ worker, runner string }
 }
@@ -97,6 +100,7 @@ type server struct {
 	url, metrics string
 	pg, nats     *proxy
 	api          *api
+	dir          string // of its files
 }
 
 // behind is a database as one reaches it through a proxy.
@@ -123,23 +127,48 @@ func (c *cluster) settings(role fabric.Role, id string, pg, nats *proxy) (config
 	dir := c.tb.TempDir()
 	s := settings(c.tb, c.secrets, behind(c.tb, c.world.Database, pg), "nats://"+nats.address())
 	s.Fabric.CredsFile = c.credentials(dir, role, id)
+	if c.commandKey != "" {
+		c.secrets.add("another command key", c.commandKey)
+		s.Fabric.CommandKeysFile = putYAML(c.tb, dir, "command-keys.yaml", map[string]any{
+			"keys": []map[string]string{{"id": "k1", "seed": c.commandKey}},
+		})
+	}
 	return s, dir
 }
 
 func (c *cluster) server(name string) *server {
 	c.tb.Helper()
-	s := &server{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
+	return c.serverBehind(c.postgres(), newProxy(c.tb, c.address), name).opens(c.tenant.Token)
+}
+
+// serverBehind is one that may not get to what it needs.
+func (c *cluster) serverBehind(pg, nats *proxy, name string) *server {
+	c.tb.Helper()
+	s := &server{pg: pg, nats: nats}
 	file, dir := c.settings(fabric.RoleServer, "", s.pg, s.nats)
+	s.dir = dir
+	file.Fabric.IssuerFile = c.issuers(dir)
+	s.process = launch(c.tb, c.secrets, name, "server", "--config", putYAML(c.tb, dir, "config.yaml", file))
+	s.metrics = s.listening("metrics and health")
+	return s
+}
+
+// issuers writes the file with which Servers let Runners into the broker.
+func (c *cluster) issuers(dir string) (path string) {
+	c.tb.Helper()
 	runners := c.broker.Keys().Runners
 	seed := string(runners.Scoped[fabric.RoleRunner].Text())
 	c.secrets.add("the issuer's seed", seed)
-	file.Fabric.IssuerFile = putYAML(c.tb, dir, "issuers.yaml", map[string]any{
+	return putYAML(c.tb, dir, "issuers.yaml", map[string]any{
 		"fleets": map[string]config.FleetIssuer{naming.SharedFleet: {Account: runners.Identity.Public(), Seed: seed}},
 	})
-	s.process = launch(c.tb, c.secrets, name, "server", "--config", putYAML(c.tb, dir, "config.yaml", file))
+}
+
+// opens waits until a Server takes requests.
+func (s *server) opens(token string) *server {
+	s.tb.Helper()
 	s.url = "http://" + s.listening("Connect API")
-	s.metrics = s.listening("metrics and health")
-	s.api = newAPI(s.url, c.tenant.Token)
+	s.api = newAPI(s.url, token)
 	return s
 }
 
@@ -158,7 +187,13 @@ func (c *cluster) worker(name string) *worker {
 // workerOf is a worker of another stream than main.
 func (c *cluster) workerOf(stream, name string) *worker {
 	c.tb.Helper()
-	w := &worker{pg: c.postgres(), nats: newProxy(c.tb, c.address)}
+	return c.workerBehind(c.postgres(), newProxy(c.tb, c.address), stream, name)
+}
+
+// workerBehind is one that may not get to what it needs.
+func (c *cluster) workerBehind(pg, nats *proxy, stream, name string) *worker {
+	c.tb.Helper()
+	w := &worker{pg: pg, nats: nats}
 	file, dir := c.settings(fabric.RoleWorker, stream, w.pg, w.nats)
 	file.Delivery = config.Delivery{Stream: stream, Holder: name, FloorTick: config.Duration(c.tick), Lease: config.Duration(c.lease)}
 	w.process = launchOf(c.tb, cmp.Or(c.programs.worker, program), c.secrets, name, "delivery", "--config", putYAML(c.tb, dir, "config.yaml", file))
@@ -182,12 +217,20 @@ func (w *worker) serves() *worker {
 // box enrols a Runner, with the agent record, at a Server.
 func (c *cluster) box(s *server) *box {
 	c.tb.Helper()
-	platform := newAPI(s.url, c.world.Platform(c.tb).Token)
-	token := call(c.tb, platform.admin.IssueRunnerToken, &compassv1.IssueRunnerTokenRequest{}).GetToken()
-	c.secrets.add("the enrolment token", token)
 	return startBox(c.tb, c.secrets, place{
-		dir: c.tb.TempDir(), token: token, server: s.url, nats: "nats://" + c.address, program: c.programs.runner,
+		dir: c.tb.TempDir(), token: c.enrolment(s), server: s.url, nats: "nats://" + c.address, program: c.programs.runner,
 	})
+}
+
+// enrolment is a new token for a Runner.
+func (c *cluster) enrolment(s *server) (token string) {
+	c.tb.Helper()
+	if c.platform == "" {
+		c.platform = c.world.Platform(c.tb).Token
+	}
+	token = call(c.tb, newAPI(s.url, c.platform).admin.IssueRunnerToken, &compassv1.IssueRunnerTokenRequest{}).GetToken()
+	c.secrets.add("an enrolment token", token)
+	return token
 }
 
 // lease is the row of the stream's writer.
