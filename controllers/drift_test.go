@@ -260,7 +260,9 @@ func TestSuspend(t *testing.T) {
 	th.update(t, d, "main", func() { d.Spec.Suspend = true })
 	th.settle(t, th.stream)
 	th.mustBeReady(t, th.stream)
-	th.says(t, th.stream, v1alpha1.ConditionWorkerAvailable, is("True", "Suspended"))
+	for _, condition := range []string{v1alpha1.ConditionWorkerAvailable, v1alpha1.ConditionReady} { // Ready is what kubectl get shows
+		th.says(t, th.stream, condition, is("True", "Suspended"))
+	}
 	worker := &appsv1.Deployment{}
 	if th.get(t, worker, "main-compass-delivery"); *worker.Spec.Replicas != 0 {
 		t.Errorf("%d replicas", *worker.Spec.Replicas)

@@ -86,6 +86,9 @@ func (p *Pass[S]) report(report func(*S) Notes, err error) {
 			p.set(status, c)
 		}
 		ready = readyOf(judged, p.outcomes)
+		if note, said := notes[v1alpha1.ConditionReady]; said && ready.Status == metav1.ConditionTrue {
+			ready.Reason, ready.Message = note.Reason, note.Message
+		}
 		if err == nil {
 			status.ObservedGeneration = p.obj.GetGeneration()
 		}

@@ -39,7 +39,7 @@ func report(s *scope) flow.Notes {
 		notes[v1alpha1.ConditionStreamReady] = flow.Note{Reason: v1alpha1.ReasonApplied, Message: crowded(s.stream, *s.placed)}
 	}
 	if s.stream.Spec.Suspend {
-		notes[v1alpha1.ConditionSingleWriter] = worker
+		notes[v1alpha1.ConditionSingleWriter], notes[v1alpha1.ConditionReady] = worker, worker
 	}
 	return notes
 }

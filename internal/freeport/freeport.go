@@ -20,7 +20,7 @@ var listen net.ListenConfig
 // Find returns a port at which nobody listens now.
 func Find() (int, error) {
 	for range 1000 {
-		port := first + rand.N(last-first) //nolint:gosec // not a secret
+		port := first + rand.N(last-first)                                                                      //nolint:gosec // not a secret
 		l, err := listen.Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:forbidigo // it waits for nobody
 		if err != nil {
 			continue
