@@ -32,7 +32,7 @@ const (
 )
 
 // errAnother: to Servers this token and this key are a Runner of another name.
-var errAnother = errors.New("Servers know this Runner as another one now: the installation was made anew, so start again")
+var errAnother = errors.New("to its Servers this Runner is another one now: the installation was made anew, so start again")
 
 // enrolled is who this Runner is: its own key, bound to a one-time token. Enrolling again with the same key is how it gets
 // fresh credentials.
@@ -143,7 +143,7 @@ func (e *enrolled) keepCA(pem string) error {
 func (e *enrolled) refresh(ctx context.Context, refused, mistrusted func() bool) error {
 	look := time.NewTicker(refusedLook)
 	defer look.Stop()
-	due, next, pause := e.now().Add(runnerCredentialTTL/2), time.Time{}, refusedLook
+	r := renewal{due: e.now().Add(runnerCredentialTTL / 2), pause: refusedLook}
 	for {
 		select {
 		case <-look.C:
@@ -151,29 +151,47 @@ func (e *enrolled) refresh(ctx context.Context, refused, mistrusted func() bool)
 			return nil
 		}
 		now := e.now()
-		if now.Before(next) {
+		if now.Before(r.next) {
 			continue
 		}
 		no, odd := refused(), mistrusted()
-		if !no && !odd && now.Sub(next) > refusedPause { // all is well
-			pause = refusedLook
-		}
-		if !no && !odd && now.Before(due) {
+		if !r.wanted(now, no || odd) {
 			continue
 		}
 		err := e.askAgain(ctx)
-		due, next, pause = now.Add(runnerCredentialTTL/2), now.Add(pause), min(2*pause, refusedPause)
+		r.asked(now, err)
 		switch {
 		case errors.Is(err, errAnother):
 			return err
 		case err != nil:
-			due = now.Add(renewPause)
 			e.log.WarnContext(ctx, "Credentials were not renewed; trying again", "refused", no, "error", err)
 		case no:
 			e.log.WarnContext(ctx, "NATS refused this Runner's user; enrolled again", "runner", e.id)
 		case odd:
 			e.log.WarnContext(ctx, "Commands came with signatures of unknown keys; enrolled again", "runner", e.id)
 		}
+	}
+}
+
+// renewal is when credentials are asked for.
+type renewal struct {
+	due   time.Time     // they are, however well they serve
+	next  time.Time     // at the earliest
+	pause time.Duration // after the next attempt
+}
+
+// wanted reports whether to ask now. Trouble asks at once; a time without any lets the next trouble do so again.
+func (r *renewal) wanted(now time.Time, trouble bool) bool {
+	if !trouble && now.Sub(r.next) > refusedPause {
+		r.pause = refusedLook
+	}
+	return trouble || !now.Before(r.due)
+}
+
+func (r *renewal) asked(now time.Time, err error) {
+	r.due, r.next, r.pause = now.Add(runnerCredentialTTL/2), now.Add(r.pause), min(2*r.pause, refusedPause)
+	if err != nil {
+		r.due = now.Add(renewPause)
 	}
 }
 
