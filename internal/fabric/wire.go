@@ -62,16 +62,15 @@ func EncodeRef(ref EventRef, stream, producer string, replay int) (Wire, error) 
 	if err != nil {
 		return Wire{}, fmt.Errorf("%w: %w", ErrBadRef, err)
 	}
-	w := Wire{Subject: subject, Body: body, Header: map[string][]string{
-		naming.HeaderProducer: {producer},
-		naming.HeaderDigest:   {digest(body)},
-		naming.HeaderVersion:  {strconv.FormatInt(ref.Version, 10)},
-	}}
+	w := Wire{Subject: subject, Body: body, Header: make(map[string][]string, 6)} // of these, and what the client library adds
 	if replay > 0 {
 		id += ".r" + strconv.Itoa(replay)
 		w.Header[naming.HeaderReplay] = []string{strconv.Itoa(replay)}
 	}
-	w.Header[HeaderMsgID] = []string{id}
+	values := []string{id, producer, digest(body), strconv.FormatInt(ref.Version, 10)} // one allocation for all
+	for i, name := range [...]string{HeaderMsgID, naming.HeaderProducer, naming.HeaderDigest, naming.HeaderVersion} {
+		w.Header[name] = values[i : i+1 : i+1]
+	}
 	return w, nil
 }
 
