@@ -79,7 +79,7 @@ func (th thread) copies(t *testing.T, sys *fabric.Accounts, account fabric.Accou
 	return seen.Copies
 }
 
-// Design 6, lab/nats.md finding 5: a NATS server that slept while a tenant was deleted brings its account back, with every
+// A NATS server that slept while a tenant was deleted brings its account back, with every
 // user that it had. The operator deletes it again, and stops looking one day.
 func TestDeletedAccountStaysDeleted(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,7 @@ import (
 )
 
 // Tombstone remembers an account that was deleted. A server that slept meanwhile brings its copy back, and the others take
-// it from there, with every user it had (lab/nats.md finding 5); so whoever deletes accounts keeps tombstones and looks.
+// it from there, with every user it had (measured); so whoever deletes accounts keeps tombstones and looks.
 type Tombstone struct {
 	Account string // public key
 	Name    string

@@ -19,7 +19,7 @@ import (
 )
 
 // Holds REQ-123, REQ-206. The worst tenant: the key that signs its users without any limit has leaked, so within its account
-// everything is allowed. Whatever it tries (lab/nats.md section 2, and more), COMPASS gets its own fleet's requests alone, under
+// everything is allowed. Whatever it tries, COMPASS gets its own fleet's requests alone, under
 // its own name, and it hears its own commands and broadcasts alone.
 func TestHostileTenantWithItsOwnKey(t *testing.T) {
 	t.Parallel()
@@ -285,7 +285,7 @@ func TestRunnerCredentialsEnd(t *testing.T) {
 	})
 }
 
-// Limits change under live connections: what is above the new one goes, the rest stays (lab/nats.md section 1).
+// Limits change under live connections: what is above the new one goes, the rest stays (measured).
 func TestLimitsChangeLive(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)

@@ -34,7 +34,7 @@ type link struct {
 }
 
 // dial connects, trying for cfg.Link.Window. Nothing is ever buffered for a broker that is away: what could not be sent
-// is an error now, not a surprise later (lab/redteam F4).
+// is an error now, not a surprise later.
 func dial(ctx context.Context, cfg Config, m *metrics) (*link, error) {
 	l := &link{
 		cfg: cfg, log: cfg.Logger, metrics: m,

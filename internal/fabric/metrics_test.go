@@ -73,7 +73,7 @@ func TestBacklogIsTold(t *testing.T) {
 }
 
 // The alarm of the orphan sweep must read 0. It does not where somebody gave the consumer a limit behind our back: the broker
-// then drops what is exhausted out of everybody's sight (lab/nats.md section 3).
+// then drops what is exhausted out of everybody's sight (measured).
 func TestOrphansAreAnAlarm(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)

@@ -135,7 +135,7 @@ func (r *Runner) Commands(
 }
 
 // open refuses what did not come from a Server or worker, or was meant for another: whoever shares our account can make
-// the broker write to our subject (lab/nats.md section 8), but cannot sign.
+// the broker write to our subject (measured), but cannot sign.
 func (r *Runner) open(msg *nats.Msg) (*compassv1.Command, *compassv1.SessionsResponse, error) {
 	var signed compassv1.SessionsResponse
 	if err := proto.Unmarshal(msg.Data, &signed); err != nil {

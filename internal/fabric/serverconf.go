@@ -40,7 +40,7 @@ type ServerCluster struct {
 	TLS    *ServerTLS
 }
 
-// maxPayload is generous for references and calls; a lowered one would close connections for good (lab/nats.md).
+// maxPayload is generous for references and calls; a lowered one would close connections for good (measured).
 const maxPayload = 1 << 20
 
 // Render returns the configuration file. Same input, same bytes.

@@ -110,7 +110,7 @@ func (s StreamSpec) deadConfig() (jetstream.StreamConfig, error) {
 }
 
 // consumerConfig is the one durable consumer. MaxDeliver is endless and BackOff unset: the broker would drop an exhausted
-// message out of everybody's sight, and a BackOff would overwrite AckWait (lab/nats.md section 3); the fabric counts.
+// message out of everybody's sight, and a BackOff would overwrite AckWait (measured); the fabric counts.
 func (s StreamSpec) consumerConfig() (jetstream.ConsumerConfig, error) {
 	filter, err := naming.QueueFilter(s.Name)
 	return jetstream.ConsumerConfig{

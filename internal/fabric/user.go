@@ -25,7 +25,7 @@ func (k AccountKeys) Issuer(role Role) Issuer {
 
 // User signs a user JWT for the holder of the public key. id fills the role's permissions: a Runner id for RoleRunner, a
 // stream for RoleWorker, nothing for the others. It is validated here, because a server would take a wildcard for what it
-// says (lab/nats.md section 8). A ttl of 0 never expires.
+// says (measured). A ttl of 0 never expires.
 func (i Issuer) User(public, id string, ttl time.Duration, now time.Time) (string, error) {
 	if !nkeys.IsValidPublicUserKey(public) {
 		return "", fmt.Errorf("%w: %q is not a public user key", ErrConfig, public)

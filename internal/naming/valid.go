@@ -46,7 +46,7 @@ func ValidID(prefix, s string) error { return validPrefixed("id", prefix, s) }
 
 // ValidRunnerID refuses what is no Runner id: r- and 26 of 0-9a-v. A hyphen, not the underscore of other ids: the id is
 // filled into a permission template by the NATS server, where only [a-z0-9-] is safe (a tag of "*" opened every Runner's
-// subject, lab/nats.md).
+// subject).
 func ValidRunnerID(s string) error { return validPrefixed("runner id", RunnerPrefix, s) }
 
 // ValidFleet refuses what names no fleet: SharedFleet or a tenant id.

@@ -208,7 +208,8 @@ func (s *seeded) whole(t *testing.T) []string {
 	}
 	return append(out, catalogue(t, s.fixture, `select p::text from pg_policy p union all select t::text from pg_trigger t
 		union all select c.relname || c.relrowsecurity || c.relforcerowsecurity || coalesce(c.relacl::text, '') from pg_class c where c.relnamespace = 'compass'::regnamespace
-		union all select m::text from pg_auth_members m order by 1`)...)
+		union all select m::text from pg_auth_members m join pg_roles r on r.oid in (m.roleid, m.member) and starts_with(r.rolname, current_database() || '_')
+		order by 1`)...) // of this database's roles: other tests make others meanwhile
 }
 
 // Existence must not leak: what another tenant has and what nobody has are refused in the same words. Generated from the
