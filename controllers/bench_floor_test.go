@@ -192,16 +192,10 @@ func (w *bench) streamCalls(ctx context.Context, at backend.Place, spec fabric.S
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	for i, child := range copiesOf(children, spec.Name) {
+	for _, child := range copiesOf(children, spec.Name) {
 		// Whether it is somebody else's is asked before anything is written.
 		if err := w.api.Get(ctx, client.ObjectKeyFromObject(child), child.DeepCopy()); client.IgnoreNotFound(err) != nil {
 			return err
-		}
-		if i == 0 { // the Secret is made, and then completed
-			err := w.api.Create(ctx, child.DeepCopy())
-			if err = errors.Join(err, w.api.Get(ctx, client.ObjectKeyFromObject(child), child.DeepCopy())); err != nil {
-				return err
-			}
 		}
 		err := w.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(child), client.FieldOwner("floor"), client.ForceOwnership)
 		if err != nil {
