@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Tombstone remembers an account that was deleted. A server that slept meanwhile brings its copy back, and the others take
@@ -50,7 +49,7 @@ func (a *Accounts) Bury(ctx context.Context, spec BurySpec, stones []Tombstone) 
 }
 
 func (a *Accounts) bury(ctx context.Context, spec BurySpec, s Tombstone) (Grave, error) {
-	w := AccountWrite{Account: dead(s, spec.Owner, a.now()), Signer: spec.Signer, Owner: spec.Owner, Servers: spec.Servers}
+	w := AccountWrite{Account: dead(s, spec.Owner), Signer: spec.Signer, Owner: spec.Owner, Servers: spec.Servers}
 	seen, err := a.Observe(ctx, w)
 	g := Grave{Tombstone: s, Answered: seen.Answered}
 	if err != nil || seen.Copies == 0 || seen.Copies == seen.Foreign {
@@ -63,8 +62,7 @@ func (a *Accounts) bury(ctx context.Context, spec BurySpec, s Tombstone) (Grave,
 	return g, nil
 }
 
-// dead is an account that nobody can use: what is pushed over a copy that came back.
-func dead(s Tombstone, owner string, now time.Time) Account {
-	a := Account{Name: s.Name, Public: s.Account, claims: bareClaims(s.Name, s.Account, owner)}
-	return a.Locked(now)
+// dead is an account without a key that could sign a user: what is locked, pushed over a copy that came back, and deleted.
+func dead(s Tombstone, owner string) Account {
+	return Account{Name: s.Name, Public: s.Account, claims: bareClaims(s.Name, s.Account, owner)}
 }
