@@ -138,6 +138,9 @@ func (s *Store) writerDo(ctx context.Context, fence Fence, fill func(b *pgx.Batc
 		return err
 	}
 	defer sc.leave()
+	writing := s.writing.of(sc.db.id, fence.Stream)
+	writing.RLock()
+	defer writing.RUnlock()
 	b := &pgx.Batch{}
 	b.Queue(sqlScope, sc.tenant, sc.timeout())
 	b.Queue(sqlAssertWriter, fence.Stream, fence.Epoch, fence.Nonce, sc.tenant)

@@ -54,6 +54,7 @@ type Lease struct {
 	options LeaseOptions
 	connect func(context.Context) (*pgx.Conn, error)
 	end     func(context.Context) error // the batches of the stream's writer; see endBatches
+	batches sync.Locker                 // none of this process begins while it is locked; see writing
 
 	waited atomic.Bool // the last Acquire got no answer in time
 
@@ -90,7 +91,7 @@ func (s *Store) NewLease(o LeaseOptions) (*Lease, error) {
 	}
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return s.directConn(ctx, o.Database) }
 	end := func(ctx context.Context) error { return s.endBatches(ctx, o.Database, o.Stream) }
-	return &Lease{options: o, connect: connect, end: end}, nil
+	return &Lease{options: o, connect: connect, end: end, batches: s.writing.of(o.Database, o.Stream)}, nil
 }
 
 // Database is where the lease is held.
@@ -125,9 +126,11 @@ const (
 	sqlLeaseRelease = `select compass.lease_release($1, $2, $3)`
 	sqlLeaseOver    = `select l.clean or l.expires_at <= clock_timestamp() from compass.lease_read($1) l`
 
-	// The stream's lock by the key of compass.writer_key, which the application role may not call.
-	sqlEndBatches = `select pg_terminate_backend(l.pid) from pg_locks l, (values (hashtextextended('compass.writer/' || $1, 0))) as k (key)
-where l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted and l.objsubid = 1
+	// Who shows that it writes for the stream, by the key of compass.writer_key, which the application role may not call. A
+	// tenant's login may hold that number too; it is in nobody's way.
+	sqlEndBatches = `select pg_terminate_backend(l.pid)
+  from pg_locks l join pg_stat_activity a on a.pid = l.pid, (values (hashtextextended('compass.writer/' || $1, 0))) as k (key)
+where l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted and l.objsubid = 1 and a.usename = current_user
   and l.database = (select d.oid from pg_database d where d.datname = current_database())
   and l.classid = ((k.key >> 32) & 4294967295)::oid and l.objid = (k.key & 4294967295)::oid`
 )
@@ -178,7 +181,7 @@ func (l *Lease) evict(ctx context.Context) error {
 	return l.end(ctx)
 }
 
-// endBatches ends the connections that hold a stream's lock for a batch. Those are of the application role, which may end
+// endBatches ends the connections that have a batch for the stream under way. Those are of the application role, which may end
 // its own; nobody else could without being a superuser.
 func (s *Store) endBatches(ctx context.Context, databaseID int, stream string) error {
 	db, err := s.database(ctx, databaseID)
@@ -219,6 +222,8 @@ func (l *Lease) Raise(ctx context.Context, above int64) error {
 	if fence.Epoch > above {
 		return nil // somebody raised it already
 	}
+	l.batches.Lock() // else one after the other would keep it waiting: a share of a row is given past who waits for the whole
+	defer l.batches.Unlock()
 	nonce := rand.Text()
 	var epoch *int64
 	_, err := l.ask(ctx, sqlLeaseRaise, []any{fence.Stream, fence.Epoch, fence.Nonce, nonce, above}, &epoch)

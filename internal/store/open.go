@@ -16,6 +16,7 @@ type Store struct {
 	databases map[int]*database
 	routes    routes
 	turns     turnstile
+	writing   writing
 }
 
 // database is one database and the pools of the rights that this process has in it.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -10,13 +11,38 @@ import (
 // the epoch that it was given and the nonce that it chose (K3). The epoch alone is not unique: a failover that forgets the
 // newest commits hands the same one out again [F2].
 //
-// writerDo leads the worker's batches with it. assert_writer takes the stream's advisory lock shared and reads the lease in
-// a later statement, so a takeover either waits for the batch or is seen by it [F3]; there is no moment between the check
-// and the write at which another could have become the writer.
+// writerDo leads the worker's batches with it. assert_writer keeps a share of the lease's row to the end of the batch, so a
+// takeover either waits for the batch or is seen by it [F3]; there is no moment between the check and the write at which
+// another could have become the writer.
 type Fence struct {
 	Stream string
 	Epoch  int64
 	Nonce  string
+}
+
+// writing holds back a process's batches of one stream while it raises the epoch of its own lease.
+type writing struct {
+	mu      sync.Mutex
+	streams map[writer]*sync.RWMutex
+}
+
+// writer is who writes for a stream in one database.
+type writer struct {
+	database int
+	stream   string
+}
+
+func (w *writing) of(database int, stream string) *sync.RWMutex {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.streams == nil {
+		w.streams = map[writer]*sync.RWMutex{}
+	}
+	at := writer{database, stream}
+	if w.streams[at] == nil {
+		w.streams[at] = &sync.RWMutex{}
+	}
+	return w.streams[at]
 }
 
 const sqlConfirmDrain = `select compass.confirm_drain($1, $2, $3)`

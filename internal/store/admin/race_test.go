@@ -213,3 +213,21 @@ func TestForeignAdmin(t *testing.T) {
 		t.Error("a database that somebody else had made was taken over")
 	}
 }
+
+// Whoever may connect to the admin's database can hold the number that keeps changes of roles apart. They wait for it once.
+func TestEnsureGoesOnWithoutANumberThatSomebodyKeeps(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabaseWith(t, nil)
+	super := storetest.Connect(t, db.Super)
+	for _, sql := range []string{
+		`alter role ` + pg.Ident(db.Roles.App) + ` set work_mem = '64MB'`,
+		`select pg_advisory_lock(hashtextextended('compass.roles', 0))`,
+	} {
+		if _, err := super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen, err := adminOf(t, db.Admin).Ensure(t.Context(), admin.Spec{Database: db.Name}); err != nil || len(seen.Changed) != 1 {
+		t.Errorf("Ensure = %v, %v; want work_mem reset", seen.Changed, err)
+	}
+}

@@ -17,6 +17,9 @@ const (
 	// Changes of roles touch shared catalogue rows; side by side they fail with "tuple concurrently updated".
 	sqlRolesLock = `select pg_advisory_xact_lock(hashtextextended('compass.roles', 0))`
 	applyTries   = 5
+	// rolesWait is how long they wait for each other, in milliseconds. Whoever may connect can hold the number, so then they go
+	// on without; what collides is tried again.
+	rolesWait = "3000"
 )
 
 // settings bound every statement of a login that no transaction bounds closer, and keep its names those of the system. A
@@ -195,7 +198,7 @@ func (a *Admin) converge(ctx context.Context, conn *pgx.Conn, missing func(conte
 
 func applyLocked(ctx context.Context, conn *pgx.Conn, missing func(context.Context, querier) ([]change, error)) (did []string, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlRolesLock); err != nil {
+		if err := lockRoles(ctx, tx); err != nil {
 			return err
 		}
 		todo, err := missing(ctx, tx)
@@ -212,6 +215,23 @@ func applyLocked(ctx context.Context, conn *pgx.Conn, missing func(context.Conte
 		return nil
 	})
 	return did, err
+}
+
+func lockRoles(ctx context.Context, tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
+		if _, err := inner.Exec(ctx, `select set_config('lock_timeout', $1, true)`, rolesWait); err != nil {
+			return err
+		}
+		if _, err := inner.Exec(ctx, sqlRolesLock); err != nil {
+			return err
+		}
+		_, err := inner.Exec(ctx, `set local lock_timeout to default`)
+		return err
+	})
+	if pg.Code(err) == "55P03" {
+		return nil
+	}
+	return err
 }
 
 // try runs one change behind a savepoint. Where the admin may not, the rest goes on and the last look says so.
@@ -262,7 +282,7 @@ func (a *Admin) ensurePassword(ctx context.Context, conn *pgx.Conn, database str
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlRolesLock); err != nil {
+		if err := lockRoles(ctx, tx); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, fmt.Sprintf("alter role %s password '%s'", pg.Ident(c.role), secret))

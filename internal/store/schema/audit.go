@@ -31,7 +31,12 @@ type Audit struct {
 const (
 	auditLockTimeout = "2000" // ms: an audit never makes readers queue behind it for longer
 	lockNotAvailable = "55P03"
-	tryLockQuery     = "select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended('compass.migrate', 0))"
+	// Whether nobody else holds lockHistory. A role that only looks may not ask for that lock.
+	sqlNobodyMigrates = `
+select not exists (select from pg_catalog.pg_locks l
+ where l.locktype = 'relation' and l.relation = pg_catalog.to_regclass('compass.schema_migrations') and l.mode = 'ExclusiveLock' and l.granted
+   and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())
+   and l.pid <> pg_catalog.pg_backend_pid())`
 )
 
 // relation is a table, view or partition of schema compass as the catalogue has it.
@@ -103,7 +108,7 @@ func look(ctx context.Context, tx pgx.Tx, roles naming.Roles) (Audit, error) {
 	if _, err := tx.Exec(ctx, bounds, auditLockTimeout); err != nil {
 		return Audit{}, err
 	}
-	if err := tx.QueryRow(ctx, tryLockQuery).Scan(&free); err != nil {
+	if err := tx.QueryRow(ctx, sqlNobodyMigrates).Scan(&free); err != nil {
 		return Audit{}, err
 	}
 	if !free {

@@ -91,7 +91,10 @@ const (
 	insertHistory = `insert into compass.schema_migrations (version, name, sha256, serves, applied_at_unix_ms)
 values ($1, $2, $3, $4, (extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint)`
 	selectHistory = `select version, name, sha256, serves, applied_at_unix_ms from compass.schema_migrations order by version`
-	historyThere  = `select pg_catalog.to_regclass('compass.schema_migrations') is not null`
+	// The rows themselves are asked: to_regclass goes by what the connection remembers, and a wait for an advisory lock does
+	// not make it look again.
+	historyThere = `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = 'compass' and c.relname = 'schema_migrations')`
 )
 
 // record notes the file in the same transaction; the first one also makes the table, in the schema that it just made.

@@ -56,12 +56,15 @@ func (r *Runner) Repair(ctx context.Context) (out Repaired, err error) {
 func (r *Runner) repairTable(ctx context.Context, conn *pgx.Conn, table string, out *Repaired) error {
 	var found, left []Finding
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := actAs(ctx, tx, r.roles.Owner); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lockHistory+" nowait"); err != nil {
+			return err
+		}
 		audit, err := look(ctx, tx, r.roles)
 		if err != nil || audit.Skipped {
 			out.Skipped = out.Skipped || audit.Skipped
-			return err
-		}
-		if err := actAs(ctx, tx, r.roles.Owner); err != nil {
 			return err
 		}
 		found = of(table, audit.Findings)

@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	// lockQuery serialises migrations, audits with repair and role changes of one database. It is a transaction's lock, so
-	// it cannot outlive its holder and works wherever transactions do.
-	lockQuery = "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('compass.migrate', 0))"
+	// What serialises migrations and repairs of one database is the table of what was applied: nobody can lock it who has no
+	// right to it. firstLock is for a database that has none yet, and no login of a tenant either; whoever may connect could
+	// take its number and keep it. Both are a transaction's, so they cannot outlive it and work wherever transactions do.
+	lockHistory = "lock table compass.schema_migrations in exclusive mode"
+	firstLock   = "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('compass.migrate', 0))"
 
 	defaultLockTimeout = 5 * time.Second
 	defaultWait        = 2 * time.Minute
@@ -216,7 +218,7 @@ func (r *Runner) apply(ctx context.Context, conn *pgx.Conn) (applied bool, err e
 	return true, nil
 }
 
-// enter takes the lock, bounded by Wait, and becomes the owner; both end with the transaction.
+// enter becomes the owner and takes the lock, bounded by Wait; both end with the transaction.
 func (r *Runner) enter(ctx context.Context, tx pgx.Tx) error {
 	for _, set := range [][2]string{
 		{"lock_timeout", ms(r.o.Wait)},
@@ -227,13 +229,32 @@ func (r *Runner) enter(ctx context.Context, tx pgx.Tx) error {
 			return pg.Interpret(err)
 		}
 	}
-	if _, err := tx.Exec(ctx, lockQuery); err != nil {
+	if err := actAs(ctx, tx, r.roles.Owner); err != nil {
+		return err
+	}
+	if err := lock(ctx, tx); err != nil {
 		return fmt.Errorf("wait for another migration: %w", pg.Interpret(err))
 	}
-	if _, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', $1, true)", ms(r.o.LockTimeout)); err != nil {
-		return pg.Interpret(err)
+	_, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', $1, true)", ms(r.o.LockTimeout))
+	return pg.Interpret(err)
+}
+
+func lock(ctx context.Context, tx pgx.Tx) error {
+	var there bool
+	if err := tx.QueryRow(ctx, historyThere).Scan(&there); err != nil {
+		return err
 	}
-	return actAs(ctx, tx, r.roles.Owner)
+	if !there {
+		if _, err := tx.Exec(ctx, firstLock); err != nil {
+			return err
+		}
+		// Whoever had it may have made the table, and the next runner takes that alone.
+		if err := tx.QueryRow(ctx, historyThere).Scan(&there); err != nil || !there {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, lockHistory)
+	return err
 }
 
 // actAs becomes a role until the transaction ends.

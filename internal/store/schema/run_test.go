@@ -116,6 +116,30 @@ func TestSixAtOnce(t *testing.T) {
 	}
 }
 
+// Whoever may connect can take the number of an advisory lock and keep it. From the second file on no runner asks for it.
+func TestNobodyElsesLockKeepsARunnerWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabaseWith(t, nil)
+	up := func(texts ...string) error {
+		r, err := schema.New(schema.Options{DSN: db.Admin, Migrations: mustLoad(t, files(texts...)), Wait: time.Second})
+		if err == nil {
+			_, err = r.Up(t.Context())
+		}
+		return err
+	}
+	first := []string{"0001_a.sql", foundation}
+	if err := up(first...); err != nil {
+		t.Fatal(err)
+	}
+	anybody := storetest.Connect(t, db.Super)
+	if _, err := anybody.Exec(t.Context(), `select pg_advisory_lock(hashtextextended('compass.migrate', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	if err := up(append(first, "0002_b.sql", "create table compass.b (id text)")...); err != nil {
+		t.Error(err)
+	}
+}
+
 // A database that was not made for Compass, and a login that may not migrate one that was, are told apart, with the cure.
 func TestNotOursToMigrate(t *testing.T) {
 	t.Parallel()
