@@ -51,6 +51,7 @@ func (s *Store) enter(ctx context.Context) (scope, error) {
 		return scope{}, err
 	}
 	limits := s.config.Limits(tenant).orDefault()
+	limits.Transactions = min(limits.Transactions, s.config.share())
 	leave, err := s.turns.enter(ctx, tenant, limits.Transactions)
 	if err != nil {
 		return scope{}, err

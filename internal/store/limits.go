@@ -12,9 +12,12 @@ type Limits struct {
 	// StatementTimeout ends a statement of the tenant; zero means the default, 5 s.
 	StatementTimeout time.Duration
 	// Transactions is how many the tenant may have at once; the next one waits for its turn, or for its context. Zero means
-	// the default, 10.
+	// the default, 10. However many, a quarter of the app pool's connections is left to others.
 	Transactions int
 }
+
+// share is how many connections of the app pool one tenant may have, whatever its limit.
+func (c Config) share() int { return max(1, int(c.MaxConns)*3/4) }
 
 // DefaultLimits are those of a CompassTenant that states none.
 var DefaultLimits = Limits{StatementTimeout: 5 * time.Second, Transactions: 10}

@@ -81,6 +81,50 @@ func TestTransactionsPerTenant(t *testing.T) {
 	}
 }
 
+// A transaction that is open over several calls ends with its tenant's timeout also where nobody says anything in it.
+func TestTransactionIsBoundedWhileIdle(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, func(c *Config) {
+		c.Limits = func(TenantID) Limits { return Limits{StatementTimeout: 1234 * time.Millisecond} }
+	})
+	ctx := WithTenant(t.Context(), tenantA)
+	tx, err := f.beginTenantTx(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	for _, bound := range []string{"statement_timeout", "idle_in_transaction_session_timeout"} {
+		var is string
+		if err := tx.QueryRow(ctx, `select current_setting($1)`, bound).Scan(&is); err != nil || is != "1234ms" {
+			t.Errorf("%s is %q (%v), want 1234ms", bound, is, err)
+		}
+	}
+}
+
+// A limit that nobody thought about leaves others their part of the pool.
+func TestNoTenantTakesTheWholePool(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, func(c *Config) {
+		c.MaxConns, c.Limits = 4, func(TenantID) Limits { return Limits{Transactions: 50} }
+	})
+	ctx := WithTenant(t.Context(), tenantA)
+	for range 3 {
+		tx, err := f.beginTenantTx(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := query(short, f.Store, pgx.RowTo[string], sqlHandles); !errors.Is(err, ErrTimeout) {
+		t.Errorf("a fourth transaction: %v, want ErrTimeout", err)
+	}
+	if _, err := query(WithTenant(t.Context(), tenantB), f.Store, pgx.RowTo[string], sqlHandles); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+}
+
 func TestTurnstileNeverLetsInMoreAndLosesNobody(t *testing.T) {
 	t.Parallel()
 	const limit, callers = 3, 200

@@ -20,8 +20,8 @@ import (
 // sqlSequence puts a sequence in the place of take_position and of its lock: what everybody would do first. The tests
 // below must turn red with it.
 const sqlSequence = `
-create sequence compass.control start 2000000000000000;
-grant usage on sequence compass.control to public;
+create sequence public.control start 2000000000000000;
+grant usage on sequence public.control to public;
 create or replace function compass.lock_head(p_tenant text, p_channel text) returns bigint
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -33,10 +33,10 @@ create or replace function compass.take_position(p_tenant text, p_channel text, 
     returns bigint language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    first bigint := nextval('compass.control');
+    first bigint := nextval('public.control');
 begin
     for i in 2 .. p_k loop
-        perform nextval('compass.control');
+        perform nextval('public.control');
     end loop;
     return first;
 end

@@ -2,9 +2,11 @@ package admin_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -164,6 +166,33 @@ func TestEnsureEndsMemberships(t *testing.T) {
 		}
 	} else if err != nil {
 		t.Errorf("granted by a superuser: %v", err)
+	}
+}
+
+// Whoever may make roles on Postgres 15 may join ours, before we make a database or after: nobody stays in one that reads rows.
+func TestEnsureEndsStrangersMemberships(t *testing.T) {
+	t.Parallel()
+	db := storetest.NewDatabaseWith(t, nil)
+	ours, super := storetest.Connect(t, db.Admin), storetest.Connect(t, db.Super)
+	stranger := "x" + strings.ToLower(rand.Text()[:12])
+	if _, err := super.Exec(t.Context(), `create role `+stranger); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = super.Exec(context.WithoutCancel(t.Context()), `drop role `+stranger) })
+	var want []string
+	for _, of := range []string{db.Roles.App, db.Roles.Owner, db.Roles.Provision, db.Roles.System, db.Roles.Tenant} {
+		if _, err := ours.Exec(t.Context(), `grant `+pg.Ident(of)+` to `+stranger); err != nil {
+			t.Fatal(err)
+		}
+		if of != db.Roles.Owner { // who may migrate is decided by others
+			want = append(want, "end membership of "+stranger+" in "+of)
+		}
+	}
+	seen, err := newAdmin(t).Ensure(t.Context(), admin.Spec{Database: db.Name})
+	slices.Sort(seen.Changed)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, seen.Changed); diff != "" || err != nil {
+		t.Errorf("%s (%v)", diff, err)
 	}
 }
 

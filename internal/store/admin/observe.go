@@ -61,10 +61,12 @@ select r.rolname, true, r.rolcanlogin, r.rolsuper, r.rolbypassrls, r.rolcreatero
        coalesce((select array_agg(d.datname::text order by 1) from pg_db_role_setting s
                    join pg_database d on d.oid = s.setdatabase where s.setrole = r.oid), '{}')
   from pg_roles r where r.rolname = any ($1)`
+	// Since 16 whoever makes a role is a member who can only let others in; an admin of before is one.
 	sqlMemberships = `
 select m.rolname, g.rolname from pg_auth_members am
   join pg_roles m on m.oid = am.member join pg_roles g on g.oid = am.roleid
  where (m.rolname = any ($1) or g.rolname = any ($1)) and m.rolname <> current_user
+   and (m.rolname = any ($1) or coalesce((to_jsonb(am) ->> 'set_option')::bool, true) or coalesce((to_jsonb(am) ->> 'inherit_option')::bool, true))
  group by 1, 2 order by 1, 2`
 	sqlDatabase = `select pg_get_userbyid(datdba) from pg_database where datname = $1`
 	sqlConnect  = `

@@ -154,13 +154,19 @@ func settingsMissing(r Role, want []string) []change {
 	return out
 }
 
-// unwanted: policies apply by membership, so no role of ours is in any other, and no tenant's login in any but its group.
-// What else a database's owner grants to people is theirs to decide, and is shown.
+// unwanted: policies apply by membership, so nobody but the admin is in a role that reads rows or is one of our own in another,
+// and none but tenants' logins in their group. Whom somebody lets act as the owner, to migrate, is theirs to decide, and is shown.
 func unwanted(m Membership, roles naming.Roles) bool {
-	if slices.Contains(names(roles), m.Member) {
+	login := naming.ValidTenantLogin(m.Member) == nil
+	switch {
+	case slices.Contains(names(roles), m.Member):
 		return true
+	case m.Of == roles.Tenant:
+		return !login
+	case m.Of == roles.Owner:
+		return login
 	}
-	return naming.ValidTenantLogin(m.Member) == nil && m.Of != roles.Tenant
+	return slices.Contains(names(roles), m.Of) || login
 }
 
 // converge asks what is missing and, only if something is, takes the lock, asks again, does it, and asks once more: what

@@ -42,7 +42,7 @@ select not exists (select from pg_catalog.pg_locks l
 // relation is a table, view or partition of schema compass as the catalogue has it.
 type relation struct {
 	Name          string
-	Kind          string // r table, p partitioned table, v view, m materialized view
+	Kind          string // r table, p partitioned table, v view, m materialized view, f foreign table
 	Owner         string
 	TenantOwned   bool // has a column tenant_id, or is tenants itself
 	Enabled       bool
@@ -68,7 +68,7 @@ select c.relname::text, c.relkind::text, pg_catalog.pg_get_userbyid(c.relowner):
        c.relrowsecurity, c.relforcerowsecurity,
        coalesce(c.reloptions && array['security_invoker=true', 'security_invoker=on', 'security_invoker=1'], false)
   from pg_catalog.pg_class c
- where c.relkind in ('r', 'p', 'v', 'm')
+ where c.relkind in ('r', 'p', 'v', 'm', 'f')
    and c.relnamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspname = 'compass')
  order by c.relname`
 	sqlPolicies = `
@@ -119,22 +119,36 @@ func look(ctx context.Context, tx pgx.Tx, roles naming.Roles) (Audit, error) {
 }
 
 func readFindings(ctx context.Context, tx pgx.Tx, roles naming.Roles) ([]Finding, error) {
-	rows, err := tx.Query(ctx, sqlRelations)
+	relations, err := rows[relation](ctx, tx, sqlRelations)
 	if err != nil {
 		return nil, err
 	}
-	relations, err := pgx.CollectRows(rows, pgx.RowToStructByPos[relation])
+	policies, err := rows[policy](ctx, tx, sqlPolicies)
 	if err != nil {
 		return nil, err
 	}
-	if rows, err = tx.Query(ctx, sqlPolicies); err != nil {
-		return nil, err
-	}
-	policies, err := pgx.CollectRows(rows, pgx.RowToStructByPos[policy])
+	rights, err := rows[right](ctx, tx, sqlRights)
 	if err != nil {
 		return nil, err
 	}
-	return judge(relations, policies, roles), nil
+	functions, err := rows[function](ctx, tx, sqlFunctions)
+	if err != nil {
+		return nil, err
+	}
+	triggers, err := rows[trigger](ctx, tx, sqlSleepers)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(judge(relations, policies, roles), judgeRights(rights, roles),
+		judgeFunctions(functions, roles), judgeTriggers(triggers)), nil
+}
+
+func rows[T any](ctx context.Context, tx pgx.Tx, sql string) ([]T, error) {
+	out, err := tx.Query(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(out, pgx.RowToStructByPos[T])
 }
 
 // judge is pure: what of the catalogue is not in its shape.
@@ -160,6 +174,9 @@ func judgeRelation(r relation, own []policy, roles naming.Roles) []Finding {
 	switch {
 	case r.Kind == "m":
 		find("is a materialized view, which has no row-level security: drop it")
+		return out
+	case r.Kind == "f":
+		find("is a foreign table, whose rows are somebody else's: drop it")
 		return out
 	case r.Kind == "v":
 		if !r.InvokerRights {
@@ -206,8 +223,15 @@ func judgePolicies(r relation, own []policy, roles naming.Roles) []Finding {
 }
 
 // normal makes two printings of one expression equal: versions of Postgres differ in blanks, parentheses, casts of string
-// constants and the alias of a sub-select. What is compared has one operator, so parentheses carry no meaning in it.
+// constants and the alias of a sub-select. What is compared has one operator, so parentheses carry no meaning in it; what
+// stands in quotes is left as it is.
 func normal(expr string) string {
-	return strings.NewReplacer("::text", "", ` AS "nullif"`, "", " AS login_tenant", "",
-		"(", "", ")", "", " ", "", "\n", "", "\t", "").Replace(expr)
+	parts := strings.Split(expr, "'")
+	for i := 0; i < len(parts); i += 2 {
+		parts[i] = notation.Replace(parts[i])
+	}
+	return strings.Join(parts, "'")
 }
+
+var notation = strings.NewReplacer("::text", "", ` AS "nullif"`, "", " AS login_tenant", "",
+	"(", "", ")", "", " ", "", "\n", "", "\t", "")
