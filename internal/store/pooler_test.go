@@ -135,9 +135,10 @@ func crowdCall(ctx context.Context, s *Store, want string, n int) error {
 // Holds REQ-109: one server connection behind the pooler serves A, then somebody without a scope, then B.
 func TestPooledReuseBehindPooler(t *testing.T) {
 	t.Parallel()
-	s := newSeeded(t)
+	s := seed(t)
 	b := storetest.NewBouncer(t, s.db, 1)
 	store := s.open(t, func(c *Config) { c.MaxConns, c.Databases[0].App = 1, b.Through(t, s.db.App) })
+	s.everyVerb(t)
 	reusedPool(t, store, s.relations)
 
 	// Another client of the pooler gets the same server connection.

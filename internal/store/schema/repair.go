@@ -133,13 +133,18 @@ func (a Audit) Err() error {
 	if len(a.Findings) == 0 {
 		return nil
 	}
+	const most = 8 // that a person reads
+	shown, more := a.Findings, ""
+	if n := len(shown) - most; n > 0 {
+		shown, more = shown[:most], fmt.Sprintf(" and %d more", n)
+	}
 	var cure strings.Builder
-	for _, f := range a.Findings {
+	for _, f := range shown {
 		for _, sql := range f.Fix {
 			cure.WriteString(" " + sql + ";")
 		}
 	}
-	err := fmt.Errorf("%w: %v", errShape, a.Findings)
+	err := fmt.Errorf("%w: %v%s", errShape, shown, more)
 	if cure.Len() == 0 { // each says itself what to do
 		return err
 	}

@@ -64,53 +64,49 @@ select c.relname::text, t.tgname::text, t.tgisinternal
  where n.nspname = 'compass' and t.tgenabled not in ('O', 'A') order by 1, 2`
 )
 
-// applicationMay are the verbs of the application role, by table. A migration that gives it more of one that is here serves no
-// binary from before; of a table that this binary does not know it may have any of the four.
-var applicationMay = map[string]string{
-	"accounts": "siu", "account_tokens": "siu", "agent_placements": "siu", "asks": "siu", "audit_log": "si", "channel_heads": "si",
-	"channel_members": "siud", "channels": "siu", "dead_letters": "siud", "delivery_attempts": "siud", "delivery_cursors": "siu",
-	"delivery_leases": "", "messages": "siu", "owed_mentions": "siud", "pins": "sid", "placements": "s", "runner_leases": "s",
-	"runner_tokens": "", "runners": "", "schema_migrations": "s", "session_bindings": "siu", "session_commands": "sid",
-	"sql_logins": "", "tenants": "s", "turns": "siu",
+// grants are the verbs of each of our roles on a table: s select, i insert, u update, d delete.
+type grants struct{ app, system, provision, login string }
+
+// granted says them for every table that this binary knows; with none, functions are asked. A migration that gives more on one
+// of these serves no binary from before.
+var granted = map[string]grants{
+	"accounts":          {"siu", "s", "siud", "s"},
+	"account_tokens":    {"siu", "s", "siud", ""},
+	"agent_placements":  {"siu", "s", "", ""},
+	"asks":              {"siu", "s", "", "s"},
+	"audit_log":         {"si", "s", "siud", ""},
+	"channel_heads":     {"si", "s", "", ""},
+	"channel_members":   {"siud", "s", "", "s"},
+	"channels":          {"siu", "s", "", "s"},
+	"dead_letters":      {"siud", "s", "", ""},
+	"delivery_attempts": {"siud", "s", "", ""},
+	"delivery_cursors":  {"siu", "s", "", ""},
+	"delivery_leases":   {},
+	"messages":          {"siu", "s", "", "s"},
+	"owed_mentions":     {"siud", "s", "", ""},
+	"pins":              {"sid", "s", "", "s"},
+	"placements":        {"s", "s", "siud", ""},
+	"runner_leases":     {"s", "s", "", ""},
+	"runner_tokens":     {},
+	"runners":           {},
+	"schema_migrations": {"s", "s", "s", ""},
+	"session_bindings":  {"siu", "s", "", ""},
+	"session_commands":  {"sid", "s", "", ""},
+	"sql_logins":        {"", "s", "siud", ""},
+	"tenants":           {"s", "s", "siud", ""},
+	"turns":             {"siu", "s", "", "s"},
 }
+
+// unknown is for a table of a later migration.
+var unknown = grants{"siud", "s", "siud", "s"}
 
 // verbs are the privileges that row security bounds; whatever else there is reaches around it.
 var verbs = map[string]string{"SELECT": "s", "INSERT": "i", "UPDATE": "u", "DELETE": "d"}
 
-// loginsMay read these, and what this binary does not know.
-var loginsMay = []string{"accounts", "asks", "channel_members", "channels", "messages", "pins", "turns"}
-
-// allowed are the verbs that a role of ours may have on a table; nobody else has any.
-func allowed(roles naming.Roles, role, table string) string {
-	app, known := applicationMay[table]
-	switch role {
-	case roles.App:
-		if !known {
-			return "siud"
-		}
-		return app
-	case roles.System:
-		if app != "" || !known || table == "runners" || table == "sql_logins" {
-			return "s" // of the others it asks functions
-		}
-	case roles.Provision:
-		if slices.Contains(provisioned, table) {
-			return "siud"
-		}
-		if table == "schema_migrations" {
-			return "s"
-		}
-	case roles.Tenant:
-		if !known || slices.Contains(loginsMay, table) {
-			return "s"
-		}
-	}
-	return ""
-}
-
-func may(roles naming.Roles, r right) bool {
+func (g grants) may(roles naming.Roles, r right) bool {
 	verb := verbs[r.Privilege]
-	return verb != "" && strings.Contains(allowed(roles, r.Holder, r.Object), verb)
+	allowed := map[string]string{roles.App: g.app, roles.System: g.system, roles.Provision: g.provision, roles.Tenant: g.login}[r.Holder]
+	return verb != "" && strings.Contains(allowed, verb)
 }
 
 // judgeRights is pure: who holds more than the migrations give.
@@ -121,7 +117,11 @@ func judgeRights(rights []right, roles naming.Roles) []Finding {
 		right := slices.Contains(ours, r.Holder)
 		switch r.Kind {
 		case "table":
-			right = may(roles, r)
+			of, known := granted[r.Object]
+			if !known {
+				of = unknown
+			}
+			right = of.may(roles, r)
 		case "schema":
 			right = right && r.Privilege == "USAGE"
 		case "sequence":
