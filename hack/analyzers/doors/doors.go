@@ -36,7 +36,7 @@ type file struct {
 
 func run(pass *analysis.Pass) (any, error) {
 	folder, ok := below(pass.Pkg.Path())
-	if !ok || strings.HasSuffix(folder, "test") { // test support may do anything
+	if !ok || folder == "storetest" || folder == "worldtest" { // test support may do anything
 		return nil, nil
 	}
 	for _, f := range pass.Files {
@@ -76,62 +76,77 @@ func (j file) node(n ast.Node, name string) {
 		j.constantSQL(n)
 	case *ast.ValueSpec:
 		j.loopDeclared(n, name)
+	case *ast.Field:
+		j.reaches(n.Type, j.TypesInfo.TypeOf(n.Type))
 	}
 	if e, ok := n.(ast.Expr); ok {
 		j.text(e)
 		j.connection(e)
+		j.queued(e)
 	}
 }
 
 // connection refuses a value that leads to a connection, wherever it comes from.
 func (j file) connection(e ast.Expr) {
+	if tv, ok := j.TypesInfo.Types[e]; ok && !tv.IsType() {
+		j.reaches(e, tv.Type)
+	}
+}
+
+// reaches refuses what is, holds or returns something that leads to a connection.
+func (j file) reaches(e ast.Expr, t types.Type) {
 	if j.door {
 		return
 	}
-	switch e.(type) {
-	case *ast.Ident, *ast.SelectorExpr, *ast.CallExpr:
-	default:
-		return
-	}
-	tv, ok := j.TypesInfo.Types[e]
-	if !ok || tv.IsType() {
-		return
-	}
-	results := []types.Type{tv.Type}
-	if tuple, ok := tv.Type.(*types.Tuple); ok {
+	results := []types.Type{t}
+	if tuple, ok := t.(*types.Tuple); ok {
 		results = nil
 		for v := range tuple.Variables() {
 			results = append(results, v.Type())
 		}
 	}
 	for _, t := range results {
-		name := handle(t)
-		if name == "" {
-			continue
+		if name := handle(t); name != "" {
+			j.Reportf(e.Pos(), "%s is not for this file: go through query, exec, do, beginTenantTx or another door of doors.go", name)
 		}
-		j.Reportf(e.Pos(), "%s is not for this file: go through query, exec, do, beginTenantTx or another door of doors.go", name)
 	}
+}
+
+// handles are the types that lead to a connection, by the end of their package's path.
+var handles = map[string]map[string]bool{
+	"jackc/pgx/v5/pgxpool": {"Pool": true, "Conn": true, "Tx": true, "Config": true},
+	"jackc/pgx/v5":         {"Conn": true, "ConnConfig": true},
+	"jackc/pgx/v5/pgconn":  {"PgConn": true},
+	"database/sql":         {"DB": true, "Conn": true, "Tx": true, "Stmt": true},
+	storePath:              {"pool": true, "database": true, "scope": true, "tenantTx": true},
 }
 
 // handle names what a type leads to, "" for nothing.
 func handle(t types.Type) string {
-	if p, ok := t.(*types.Pointer); ok {
-		t = p.Elem()
-	}
-	named, ok := t.(*types.Named)
-	if !ok || named.Obj().Pkg() == nil {
-		return ""
-	}
-	path, name := named.Obj().Pkg().Path(), named.Obj().Name()
-	switch {
-	case strings.HasSuffix(path, "pgxpool") && (name == "Pool" || name == "Conn" || name == "Tx" || name == "Config"):
-		return "pgxpool." + name
-	case strings.HasSuffix(path, "jackc/pgx/v5") && (name == "Conn" || name == "ConnConfig"):
-		return "pgx." + name
-	case strings.HasSuffix(path, "pgconn") && name == "PgConn":
-		return "pgconn." + name
-	case strings.HasSuffix(path, storePath) && (name == "pool" || name == "database" || name == "scope"):
-		return "a " + name
+	switch t := types.Unalias(t).(type) {
+	case *types.Pointer:
+		return handle(t.Elem())
+	case *types.Slice:
+		return handle(t.Elem())
+	case *types.Array:
+		return handle(t.Elem())
+	case *types.Chan:
+		return handle(t.Elem())
+	case *types.Map:
+		return handle(t.Elem())
+	case *types.Named:
+		if t.Obj().Pkg() == nil {
+			return ""
+		}
+		path, name := t.Obj().Pkg().Path(), t.Obj().Name()
+		for end, names := range handles {
+			if (path == end || strings.HasSuffix(path, "/"+end)) && names[name] {
+				if end == storePath {
+					return "a " + name
+				}
+				return t.Obj().Pkg().Name() + "." + name
+			}
+		}
 	}
 	return ""
 }
@@ -159,47 +174,6 @@ func (j file) loopDeclared(spec *ast.ValueSpec, name string) {
 	for _, id := range spec.Names {
 		if c, ok := j.TypesInfo.Defs[id].(*types.Const); ok && isLoop(c.Type()) {
 			j.Reportf(id.Pos(), "declare system loops in system.go, which auditors read (REQ-101)")
-		}
-	}
-}
-
-// sqlParameters are those of an unexported function that are named as SQL: it may hand them on, because whoever calls it is
-// judged by that name.
-func sqlParameters(info *types.Info, fn *ast.FuncDecl) map[types.Object]bool {
-	out := map[types.Object]bool{}
-	if fn.Name.IsExported() {
-		return out
-	}
-	for _, field := range fn.Type.Params.List {
-		for _, id := range field.Names {
-			if isSQL(id.Name) {
-				out[info.Defs[id]] = true
-			}
-		}
-	}
-	return out
-}
-
-func isSQL(name string) bool { return strings.HasPrefix(name, "sql") || name == "query" }
-
-// constantSQL refuses SQL that is put together at run time: what a caller said could get into it. The folders below the
-// store write statements for roles and schemas, which take no parameters; they quote through pg.Ident.
-func (j file) constantSQL(call *ast.CallExpr) {
-	if !j.inStore || j.door {
-		return
-	}
-	sig, ok := j.TypesInfo.TypeOf(call.Fun).(*types.Signature)
-	if !ok {
-		return
-	}
-	for i := range min(sig.Params().Len(), len(call.Args)) {
-		p := sig.Params().At(i)
-		if b, ok := p.Type().(*types.Basic); !ok || b.Kind() != types.String || !isSQL(p.Name()) {
-			continue
-		}
-		id, _ := call.Args[i].(*ast.Ident)
-		if tv := j.TypesInfo.Types[call.Args[i]]; tv.Value == nil && (id == nil || !j.passes[j.TypesInfo.Uses[id]]) {
-			j.Reportf(call.Args[i].Pos(), "SQL must be a constant; what varies is a parameter ($1)")
 		}
 	}
 }

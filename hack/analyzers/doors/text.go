@@ -27,8 +27,8 @@ var rules = []rule{
 		"only the migration runner, the mover and the admin act as another role", []string{"schema", "admin", "move"}},
 	{regexp.MustCompile(start + `set\s+(?:session\s+)?[a-z_][a-z0-9_.]*\s*(?:=|\bto\b)`),
 		"SET outlives the transaction and, behind a pooler, reaches strangers: set_config(…, true)", nil},
-	{regexp.MustCompile(`(?is)\bset_config\s*\((?:[^()]|\([^()]*\))*,\s*(?:false|'f'|'false'|\$\d+)\s*\)`),
-		"set_config must end with the transaction: its third argument is true", nil},
+	{regexp.MustCompile(start + `update\s+(?:pg_catalog\.)?pg_settings\b`),
+		"pg_settings outlives the transaction: set_config(…, true)", nil},
 	{regexp.MustCompile(`(?i)\bpg_(?:try_)?advisory_(?:un)?lock(?:_shared|_all)?\s*\(`),
 		"a session's lock does not survive a pooler: pg_advisory_xact_lock", []string{"move"}}, // which refuses a pooler
 	{regexp.MustCompile(start + `(?:(?:un)?listen\s+[\w"*]+\s*;?\s*$|notify\s+\w+\s*(?:[,;]|$)|discard\s+(?:all|plans|sequences|temp)|` +
@@ -48,13 +48,83 @@ func (j file) text(e ast.Expr) {
 	if tv.Value == nil || tv.Value.Kind() != constant.String {
 		return
 	}
-	sql := constant.StringVal(tv.Value)
+	sql := plain(constant.StringVal(tv.Value))
 	if _, ok := e.(*ast.BinaryExpr); ok && !crosses(e, sql, j) {
 		return // its parts are judged by themselves
 	}
 	for _, r := range rules {
 		if r.pattern.MatchString(sql) && !contains(r.except, j.folder) {
 			j.Reportf(e.Pos(), "%s", r.says)
+		}
+	}
+	if j.inStore && !j.door && scoping.MatchString(sql) {
+		j.Reportf(e.Pos(), "a tenant's scope is set by the doors alone")
+	}
+	if !endsWithTransaction(sql) {
+		j.Reportf(e.Pos(), "set_config must end with the transaction: its third argument is the word true, its first a text")
+	}
+}
+
+var (
+	comments = regexp.MustCompile(`--[^\n]*|(?s:/\*.*?\*/)`)
+	quoted   = regexp.MustCompile(`"([a-z_][a-z0-9_.]*)"`)
+	scoping  = regexp.MustCompile(`(?i)\bset_config\s*\(\s*'compass\.`)
+	settings = regexp.MustCompile(`(?i)\bset_config\s*\(`)
+)
+
+// plain is a text without comments, its quoted names as they are.
+func plain(sql string) string {
+	return quoted.ReplaceAllString(comments.ReplaceAllString(sql, " "), "$1")
+}
+
+// endsWithTransaction tells whether every set_config of a text is the transaction's, and says itself what it sets.
+func endsWithTransaction(sql string) bool {
+	for _, at := range settings.FindAllStringIndex(sql, -1) {
+		args := arguments(sql[at[1]:])
+		if len(args) != 3 || args[2] != "true" || !strings.HasPrefix(args[0], "'") && !strings.HasPrefix(args[0], "$") || args[0] == "'role'" {
+			return false
+		}
+	}
+	return true
+}
+
+// arguments are those of a call, up to its closing parenthesis.
+func arguments(s string) []string {
+	var out []string
+	inside, depth, from := false, 0, 0
+	for i, c := range s {
+		switch {
+		case c == '\'':
+			inside = !inside
+		case inside:
+		case c == '(':
+			depth++
+		case c == ',' && depth == 0:
+			out, from = append(out, strings.TrimSpace(s[from:i])), i+1
+		case c == ')':
+			if depth--; depth < 0 {
+				return append(out, strings.TrimSpace(s[from:i]))
+			}
+		}
+	}
+	return out
+}
+
+// first is what a statement of the store begins with. Whatever else there is changes a session, a transaction or the schema.
+var (
+	first = regexp.MustCompile(`(?i)^\s*(?:select|insert|update|delete|with|values)\b`)
+	into  = regexp.MustCompile(`(?i)\b(insert\s+)?into\b`)
+)
+
+// statement judges a constant where it is handed over: before, it may be a part of one.
+func (j file) statement(e ast.Expr, sql string) {
+	sql = plain(sql)
+	if !first.MatchString(sql) || strings.Contains(sql, ";") {
+		j.Reportf(e.Pos(), "a statement of the store selects, inserts, updates or deletes, and is one")
+	}
+	for _, m := range into.FindAllStringSubmatch(sql, -1) {
+		if m[1] == "" {
+			j.Reportf(e.Pos(), "SELECT INTO makes a table")
 		}
 	}
 }
@@ -133,9 +203,23 @@ func marked(g *ast.CommentGroup) bool {
 var (
 	clause = regexp.MustCompile(`(?is)\b(?:where|on|having)\b`)
 	next   = regexp.MustCompile(`(?is)\b(?:select|from|join|group\s+by|order\s+by|limit|returning|union|do\s+update|do\s+nothing|for\s+update|for\s+share)\b`)
-	leaky  = regexp.MustCompile(`(?is)\bcoalesce\s*\(|\b(?:i?like|similar\s+to)\b|@>|<@|&&|@@|~\*?|\?[|&]?|->|` +
-		`\b(?:lower|upper|substr|substring|left|right|to_tsvector|jsonb_\w+)\s*\(|::numeric\b`)
+	// What is known to be leakproof, or is no call at all, or sifts what an index found; whatever else looks like an operator
+	// or a function is refused.
+	harmless = regexp.MustCompile(`(?is)^(?:=|<>|!=|<|<=|>|>=|::|\*|\+|-|&|(?:then|else|clock_timestamp|mod|hashtext|and|or|not|in|any|all|exists|select|from|as|unnest|array|values|` +
+		`greatest|least|count|max|min|sum|array_agg|generate_series|row|with|lateral|using|filter|over)\s*\()$`)
+	called = regexp.MustCompile(`(?is)\b(?:i?like|similar\s+to)\b|[a-z_][a-z0-9_.]*\s*\(|[-+*/<>=~!@#%^&|?:]+`)
+	texts  = regexp.MustCompile(`'[^']*'`)
 )
+
+// leak is what of a predicate is not leakproof, "" for nothing.
+func leak(predicate string) string {
+	for _, m := range called.FindAllString(texts.ReplaceAllString(predicate, "''"), -1) {
+		if !harmless.MatchString(strings.TrimSpace(m)) {
+			return strings.TrimSpace(m)
+		}
+	}
+	return ""
+}
 
 // predicates returns the conditions of a statement.
 func predicates(sql string) []string {
@@ -174,9 +258,9 @@ func (j file) leaky(spec *ast.ValueSpec) {
 		if tv.Value == nil || tv.Value.Kind() != constant.String {
 			continue
 		}
-		for _, p := range predicates(constant.StringVal(tv.Value)) {
-			if m := leaky.FindString(p); m != "" {
-				j.Reportf(v.Pos(), "%q is not leakproof: under row-level security it keeps the predicate off the index", strings.TrimSpace(m))
+		for _, p := range predicates(plain(constant.StringVal(tv.Value))) {
+			if m := leak(p); m != "" {
+				j.Reportf(v.Pos(), "%q is not leakproof: under row-level security it keeps the predicate off the index", m)
 			}
 		}
 	}

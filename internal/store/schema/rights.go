@@ -152,12 +152,12 @@ func (r right) revoke() string {
 func judgeFunctions(functions []function, roles naming.Roles) []Finding {
 	var out []Finding
 	for _, f := range functions {
-		alter := fmt.Sprintf("alter %s %s.%s ", f.Kind, naming.Schema, f.Name)
+		name := f.Kind + " " + naming.Schema + "." + f.Name
 		if f.Owner != roles.Owner {
-			out = append(out, Finding{f.Name, "is owned by " + f.Owner + " and not by " + roles.Owner, []string{alter + "owner to " + pg.Ident(roles.Owner)}})
+			out = append(out, Finding{f.Name, "is owned by " + f.Owner + " and not by " + roles.Owner, []string{"alter " + name + " owner to " + pg.Ident(roles.Owner)}})
 		}
 		if f.Definer && !f.Pinned {
-			out = append(out, Finding{f.Name, "lends its owner's rights and goes by its caller's search_path", []string{alter + "set search_path = pg_catalog, pg_temp"}})
+			out = append(out, Finding{f.Name, "lends its owner's rights and goes by its caller's search_path", []string{fmt.Sprintf("alter %s set search_path = pg_catalog, pg_temp", name)}})
 		}
 	}
 	return out

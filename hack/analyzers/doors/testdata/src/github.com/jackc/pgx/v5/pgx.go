@@ -10,7 +10,9 @@ func (*Conn) CopyFrom(ctx context.Context, table string, rows any) (int64, error
 
 type ConnConfig struct{}
 
-type Batch struct{}
+type QueuedQuery struct{ SQL string }
+
+type Batch struct{ QueuedQueries []*QueuedQuery }
 
 func (*Batch) Queue(query string, args ...any) {}
 
