@@ -3,7 +3,7 @@
 //
 //	a call ─▶ begin ─▶ statement ─▶ … ─▶ commit        each of them is one step: Steps says when it happens, and how it ends
 //	              │        │
-//	              │        └─ row and advisory locks, held to commit; who waits is judged by the rows as they are then
+//	              │        └─ row locks and one for a stream's batches, held to commit; who waits is judged by the rows as they are then
 //	              └─ read committed: a statement sees what was committed before it, and what its own transaction wrote
 //
 // The database can be away, and it can fail over: a promoted server that has forgotten the newest commits, whose clock may

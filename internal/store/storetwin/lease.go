@@ -65,7 +65,7 @@ func (l *Lease) held() store.Fence {
 	return l.fence
 }
 
-// ask runs one statement under the stream's advisory lock, where alone, and its row's.
+// ask runs one statement under the lock of the stream's batches, where alone, and its row's.
 func (l *Lease) ask(ctx context.Context, what string, alone bool, body func(t *tx, w leaseRow) (leaseRow, error)) (sent time.Time, err error) {
 	select {
 	case l.wire <- struct{}{}:

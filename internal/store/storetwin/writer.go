@@ -8,7 +8,7 @@ import (
 	"github.com/rigelbuild/compass-operator/internal/store"
 )
 
-// write is a worker's batch on a row, led by assert_writer: the stream's advisory lock shared, then the lease as it is after that.
+// write is a worker's batch on a row, led by assert_writer: a share of the lease, then the lease as it is after that.
 func (c *Client) write(ctx context.Context, what, on string, fence store.Fence, body func(t *tx) error) error {
 	return c.do(ctx, what, func(t *tx) error {
 		t.about(on)
