@@ -210,6 +210,7 @@ func (r record) lines() (taken []runner.Taken) {
 		return nil
 	}
 	must(r.tb, err)
+	content = content[:bytes.LastIndexByte(content, '\n')+1] // the next line may be half there
 	scan := bufio.NewScanner(bytes.NewReader(content))
 	for scan.Scan() {
 		var t runner.Taken

@@ -20,16 +20,16 @@ import (
 const sqlNoLease = `
 create or replace function compass.lease_acquire(p_stream text, p_holder text, p_nonce text, p_ttl interval, p_above bigint,
         out acquired boolean, out epoch bigint, out careful boolean, out remaining interval)
-    language sql volatile security definer as $$ select true, greatest(compass.number(), p_above + 1), false, p_ttl $$;
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$ select true, greatest(compass.number(), p_above + 1), false, p_ttl $$;
 create or replace function compass.lease_renew(p_stream text, p_epoch bigint, p_nonce text, p_ttl interval) returns boolean
-    language sql volatile security definer as $$ select true $$;
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$ select true $$;
 create or replace function compass.lease_raise(p_stream text, p_epoch bigint, p_nonce text, p_new_nonce text, p_above bigint) returns bigint
-    language sql volatile security definer as $$ select greatest(compass.number(), p_above + 1) $$;`
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$ select greatest(compass.number(), p_above + 1) $$;`
 
 // sqlNoCheck lets everybody write.
 const sqlNoCheck = `
 create or replace function compass.assert_writer(p_stream text, p_epoch bigint, p_nonce text, p_tenant text) returns void
-    language sql volatile security definer as $$ $$;`
+    language sql volatile security definer set search_path = pg_catalog, pg_temp as $$ $$;`
 
 // without replaces functions of the database by weaker ones.
 func (h *truth) without(sql string) {
