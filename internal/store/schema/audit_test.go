@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"context"
+	"crypto/rand"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,13 @@ func TestAuditFindsAndRepairs(t *testing.T) { //nolint:tparallel // one drift af
 	db := storetest.NewDatabase(t)
 	super := storetest.Connect(t, db.Super)
 	app, system, owner := pg.Ident(db.Roles.App), pg.Ident(db.Roles.System), pg.Ident(db.Roles.Owner)
+	stranger := "x" + strings.ToLower(rand.Text()[:12])
+	if _, err := super.Exec(t.Context(), `create role `+stranger); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = super.Exec(context.WithoutCancel(t.Context()), `drop owned by `+stranger+`; drop role `+stranger, pgx.QueryExecModeSimpleProtocol)
+	})
 	const mine = `tenant_id = (select nullif(current_setting('compass.tenant_id', true), ''))`
 	for _, drift := range []struct{ name, sql, says string }{ //nolint:paralleltest // see above
 		{"not forced", `alter table compass.messages no force row level security`, "messages: row-level security is not forced"},
@@ -92,6 +100,8 @@ func TestAuditFindsAndRepairs(t *testing.T) { //nolint:tparallel // one drift af
 		{"a function for everybody", `grant execute on function compass.purge_tenant(text) to public`, "purge_tenant(p_tenant text): public holds EXECUTE on the function"},
 		{"a sequence", `grant usage on sequence compass.audit_log_id_seq to ` + app, "audit_log_id_seq: " + db.Roles.App + " holds USAGE on the sequence"},
 		{"a function led astray", `alter function compass.purge_tenant(text) reset search_path`, "purge_tenant(p_tenant text): lends its owner's rights and goes by its caller's search_path"},
+		{"a name that is a statement", `create function compass."x(); select 1; --"() returns int language sql return 1; alter function compass."x(); select 1; --"() owner to ` + owner + `;
+			grant execute on function compass."x(); select 1; --"() to ` + pg.Ident(db.Roles.Tenant) + `, ` + stranger, `"x(); select 1; --"(): ` + stranger + ` holds EXECUTE on the function`},
 		{"trigger off", `alter table compass.accounts disable trigger frozen`, "accounts: trigger frozen does not fire"},
 		{"impostor of a function", `create schema evil; create function evil.current_setting(text, boolean) returns text language sql return 'x';
 			alter policy app_scope on compass.pins using (tenant_id = (select nullif(evil.current_setting('compass.tenant_id', true), '')))`, "pins: policy app_scope is not"},

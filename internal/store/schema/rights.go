@@ -17,9 +17,9 @@ type right struct {
 	Privilege string
 }
 
-// function is a function that runs with its owner's rights, a trigger's among them.
+// function is one of schema compass, or a procedure.
 type function struct {
-	Kind, Name string // as ALTER names it
+	Kind, Name string // as ALTER names it, quoted where it must be
 	Owner      string
 	Definer    bool
 	Pinned     bool // has a search path of its own
@@ -46,7 +46,7 @@ select case c.relkind when 'S' then 'sequence' else 'table' end, c.relname::text
  where n.nspname = 'compass' and a.grantee <> c.relowner
 union all
 select case p.prokind when 'p' then 'procedure' else 'function' end,
-       p.proname::text || '(' || pg_catalog.pg_get_function_identity_arguments(p.oid) || ')', coalesce(g.rolname::text, 'public'), a.privilege_type
+       pg_catalog.quote_ident(p.proname) || '(' || pg_catalog.pg_get_function_identity_arguments(p.oid) || ')', coalesce(g.rolname::text, 'public'), a.privilege_type
   from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
  cross join lateral pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
   left join pg_catalog.pg_roles g on g.oid = a.grantee
@@ -54,7 +54,7 @@ select case p.prokind when 'p' then 'procedure' else 'function' end,
  order by 1, 2, 3, 4`
 	sqlFunctions = `
 select case p.prokind when 'p' then 'procedure' else 'function' end,
-       p.proname::text || '(' || pg_catalog.pg_get_function_identity_arguments(p.oid) || ')', pg_catalog.pg_get_userbyid(p.proowner)::text, p.prosecdef,
+       pg_catalog.quote_ident(p.proname) || '(' || pg_catalog.pg_get_function_identity_arguments(p.oid) || ')', pg_catalog.pg_get_userbyid(p.proowner)::text, p.prosecdef,
        exists (select from pg_catalog.unnest(p.proconfig) c where c like 'search\_path=pg\_catalog%')
   from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
  where n.nspname = 'compass' order by 2`
@@ -154,7 +154,8 @@ func judgeFunctions(functions []function, roles naming.Roles) []Finding {
 	for _, f := range functions {
 		name := f.Kind + " " + naming.Schema + "." + f.Name
 		if f.Owner != roles.Owner {
-			out = append(out, Finding{f.Name, "is owned by " + f.Owner + " and not by " + roles.Owner, []string{"alter " + name + " owner to " + pg.Ident(roles.Owner)}})
+			// No cure: to own what a stranger wrote would lend it our rights.
+			out = append(out, Finding{f.Name, "is owned by " + f.Owner + " and not by " + roles.Owner + ": drop it, or make it what the migration made", nil})
 		}
 		if f.Definer && !f.Pinned {
 			out = append(out, Finding{f.Name, "lends its owner's rights and goes by its caller's search_path", []string{fmt.Sprintf("alter %s set search_path = pg_catalog, pg_temp", name)}})
