@@ -93,7 +93,7 @@ func (s *Session) command(cmd *compassv1.SessionCommand) {
 	}
 }
 
-// tell marks a channel's state as news for every stream that ever sent to this session.
+// tell marks a channel's state as news for every stream that ever sent to the session.
 func (s *Session) tell(channel string) {
 	s.mu.Lock()
 	for _, channels := range s.streams {

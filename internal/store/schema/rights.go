@@ -114,20 +114,20 @@ func judgeRights(rights []right, roles naming.Roles) []Finding {
 	ours := []string{roles.App, roles.System, roles.Provision, roles.Tenant}
 	var out []Finding
 	for _, r := range rights {
-		right := slices.Contains(ours, r.Holder)
+		given := slices.Contains(ours, r.Holder)
 		switch r.Kind {
 		case "table":
 			of, known := granted[r.Object]
 			if !known {
 				of = unknown
 			}
-			right = of.may(roles, r)
+			given = of.may(roles, r)
 		case "schema":
-			right = right && r.Privilege == "USAGE"
+			given = given && r.Privilege == "USAGE"
 		case "sequence":
-			right = false
+			given = false
 		}
-		if !right {
+		if !given {
 			out = append(out, Finding{r.Object, fmt.Sprintf("%s holds %s on the %s", r.Holder, r.Privilege, r.Kind), []string{r.revoke()}})
 		}
 	}

@@ -2267,7 +2267,7 @@ type Rejected struct {
 	MessageId string                 `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	Pos       int64                  `protobuf:"varint,3,opt,name=pos,proto3" json:"pos,omitempty"`
 	Reason    string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How often this session rejected it, from 1.
+	// How often the session rejected it, from 1.
 	Count         int32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
